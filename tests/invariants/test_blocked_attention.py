@@ -14,8 +14,7 @@ from hf_posenc.encodings import relative_shift
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.relative_shift import clip_distances, extend_distances, select_distances, select_keys
 from hf_posenc.encodings.sum import PositionEncodingSum
-from hf_posenc.transformer import stack
-from hf_posenc.transformer.plans import blocked_attention, linear_attention
+from hf_posenc.transformer.plans import blocked_attention, linear_attention, selection
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SUMS = ["transformer_xl+relative", "deberta+t5", "fire+window", "rotary+relative_key", "cope+log_n", "gru+deberta"]
@@ -35,6 +34,7 @@ BLOCKED = [name for name in [*REGISTERED, *SUMS] if takes_blocks(name, "encoder"
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every length is long, even a tiny sentence has several blocks, and linear attention takes none of them."""
+    monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 10**6)
     monkeypatch.setattr(blocked_attention, "MIN_LENGTH", 0)
     monkeypatch.setattr(linear_attention, "MIN_LENGTH", 10**6)
     monkeypatch.setattr(relative_shift, "BLOCK_SIZE", 4)
@@ -50,7 +50,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         sides.extend(["decoder" if ctx.is_causal else "encoder"] * takes)
         return takes
 
-    monkeypatch.setattr(stack, "supports_blocked_attention", watched)
+    monkeypatch.setattr(selection, "supports_blocked_attention", watched)
     return sides
 
 

@@ -16,9 +16,9 @@ from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, re
 from hf_posenc.encodings.cache import EVICTION_SLACK
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.sum import PositionEncodingSum
-from hf_posenc.transformer import attention, stack
+from hf_posenc.transformer import attention
 from hf_posenc.transformer.attention import Attention, eager_attention_forward
-from hf_posenc.transformer.plans import blockwise_attention, linear_attention
+from hf_posenc.transformer.plans import blockwise_attention, linear_attention, selection
 from hf_posenc.transformer.plans.linear_attention import has_contiguous_positions, linear_attention_forward
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -46,6 +46,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     These are patched, because a model's forward takes no such arguments, and float64 at 512 tokens would take minutes.
     """
+    monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 10**6)
     monkeypatch.setattr(linear_attention, "MIN_LENGTH", 0)
     monkeypatch.setattr(blockwise_attention, "BLOCK_SIZE", 4)
 
@@ -60,7 +61,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         found.extend(["decoder" if ctx.is_causal else "encoder"] * goes)
         return goes
 
-    monkeypatch.setattr(stack, "supports_linear_attention", watched)
+    monkeypatch.setattr(selection, "supports_linear_attention", watched)
     return found
 
 

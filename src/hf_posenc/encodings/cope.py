@@ -85,7 +85,7 @@ class Cope(PositionEncoding):
         gates_BHQS = (q_BHQK @ k_BHSK.transpose(2, 3) * self.scaling).to(dtype).sigmoid()
         # In a block only its own keys, from `start` to `end`, are before some of its queries and after others.
         num_queries, num_keys = gates_BHQS.shape[2:]
-        start, end = (ctx.num_cached, ctx.num_cached + num_queries) if ctx.use_blocked_attention else (0, num_keys)
+        start, end = (ctx.num_cached, ctx.num_cached + num_queries) if ctx.is_contiguous else (0, num_keys)
         past_BHQS = (gates_BHQS[..., :end] * counts[0, ..., :end]).flip(-1).cumsum(-1).flip(-1)
         past_bias_BHQS = self.products(q_BHQK, past_BHQS, ctx, direction=0)
         if self.side.is_causal:

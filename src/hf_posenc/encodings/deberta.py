@@ -71,7 +71,7 @@ class Deberta(PositionEncoding):
 
         None for blocks of queries, whose rows are found by relative_shift.py.
         """
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             return []
         weighted_distances = interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         last_row = 2 * self.clip - 1 - self.first_row
@@ -92,7 +92,7 @@ class Deberta(PositionEncoding):
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """Content-to-position and position-to-content terms (B, H, Q, S)."""
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             return self.score_bias_of_block(q_BHQK * (self.scaling * 3**-0.5), k_BHSK, ctx)
         keys_RD, queries_RD = self.prepare_layer(ctx)
         c2p_BHQR = q_BHQK @ self.split_heads(keys_RD).transpose(1, 2)

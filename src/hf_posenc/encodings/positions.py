@@ -29,12 +29,11 @@ class AttentionContext:
     `state`: the encoding's cached state, None where nothing is cached.
     `has_cached_keys`: True in cross-attention if the source's keys are cached, and none is new.
     `need_weights`: True if the caller wants the weight of every key, hidden ones too.
-    `use_linear_attention`: True if transformer/plans/linear_attention.py computes this attention.
-    `use_blocked_attention`: True if blocked_attention.py computes this attention. Queries and keys then follow each
-        other without a gap, padding apart: key j is `num_cached` + i - j tokens before query i in every sentence.
+    `plan`: how this attention is computed, an AttentionPlan (transformer/plans/); None for all scores at once.
+    `is_contiguous`: True for a block of queries that follow each other, padding apart (blocked_attention.py):
+        key j is `num_cached` + i - j tokens before query i in every sentence.
     `attended_keys`: the keys in the window, None for all (window_pruning.py): a slice that all sentences share, or the
         indices of each sentence's own (B, N).
-    `blocks`: the queries and keys of blocks, if the attention is computed by blocks (window_blocks.py), else None.
     `embedded_BTD`: the embedded tokens, for blocked attention, which calls `prepare` in each layer; else None.
     `prepared`: the result of the encoding's `prepare`.
     `prepared_layer`: the result of the encoding's `prepare_layer`.
@@ -53,10 +52,9 @@ class AttentionContext:
     state: EncodingState | None = None
     has_cached_keys: bool = False
     need_weights: bool = False
-    use_linear_attention: bool = False
-    use_blocked_attention: bool = False
+    plan: Any = None
+    is_contiguous: bool = False
     attended_keys: slice | Tensor | None = None
-    blocks: Any = None
     embedded_BTD: Tensor | None = None
     prepared: Any = None
     prepared_layer: Any = None

@@ -107,9 +107,7 @@ class Relative(PositionEncoding):
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> "RelativeRows":
         """The rows of the tables for each query and key."""
         # Of a block of queries, relative_shift.py reads the rows without an index.
-        distances_B1QS = (
-            [] if ctx.use_blocked_attention else interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
-        )
+        distances_B1QS = [] if ctx.is_contiguous else interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         weighted_rows = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight) for distance_B1QS, weight in distances_B1QS
         ]
@@ -131,7 +129,7 @@ class Relative(PositionEncoding):
         """q times the vector of each distance, divided by sqrt(K) (B, H, Q, S)."""
         vectors_RK = ctx.prepared.fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
         scores_BHQR = nn.functional.linear(q_BHQK * self.scaling, vectors_RK)
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             return select_keys(extend_distances(scores_BHQR, -self.clip, distance_range(ctx)))
         heads = q_BHQK.shape[:3]
         terms = [
@@ -143,7 +141,7 @@ class Relative(PositionEncoding):
     def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
         """The weights, summed by distance, times the vectors (B, H, Q, K)."""
         vectors_RK = ctx.prepared.fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             first, _ = distance_range(ctx)
             return clip_distances(select_distances(p_BHQS), first, -self.clip, self.clip) @ vectors_RK
         if ctx.prepared.selection_B1SR is not None:

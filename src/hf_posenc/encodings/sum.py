@@ -124,18 +124,15 @@ class PositionEncodingSum(nn.ModuleList):
         """
         pruned_ctx = ctx if pruned_ctx is None else pruned_ctx
         prepared = [self.prepare_one(index, x_BTD, ctx, pruned_ctx) for index in range(len(self))]
-        embedded_BTD = x_BTD if ctx.use_blocked_attention else None
+        embedded_BTD = x_BTD if ctx.is_contiguous else None
         return pruned_ctx.replace(prepared=prepared, embedded_BTD=embedded_BTD)
 
     def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> object:
         """The result of one encoding's `prepare`; None if it has none, or if attention calls it by blocks."""
         encoding = self.encodings[index]
         has_max_distance = encoding.max_distance is not None
-        # These call `prepare_biases` with the positions of blocks: on a long input an encoding never sees all L x L
-        # distances.
-        in_blocks = has_max_distance and (ctx.use_linear_attention or ctx.blocks is not None)
-        in_blocks |= ctx.use_blocked_attention and not self.rotates(index)
-        if encoding.prepare is None or in_blocks:
+        # On a long input an encoding never sees all L x L distances: plans prepare it for the positions of blocks.
+        if encoding.prepare is None or (ctx.plan is not None and ctx.plan.prepares(self, index)):
             return None
         own_ctx = pruned_ctx if has_max_distance else ctx
         return run_prepare(self.encoding_at(index), x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
@@ -164,6 +161,25 @@ class PositionEncodingSum(nn.ModuleList):
         for index in self.hook_table["prepare_layer"]:
             prepared_layer[index] = self.encoding_at(index)("prepare_layer", ctx)
         return ctx.replace(prepared_layer=prepared_layer)
+
+    @property
+    def has_distance_bias(self) -> bool:
+        """Whether there are biases, and all of them depend on head and distance alone."""
+        encodings = [self.encodings[index] for index in self.bias_indices]
+        if self.has_value_bias or not encodings:
+            return False
+        return all(encoding.distance_bias is not None for encoding in encodings)
+
+    @property
+    def bias_requires_grad(self) -> bool:
+        """Whether a bias has parameters that are trained."""
+        modules = [self.encoding_at(index) for index in self.bias_indices]
+        return any(parameter.requires_grad for module in modules for parameter in module.parameters())
+
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """The sum of the biases of these distances (H or 1, N). Call it only if `has_distance_bias`."""
+        modules = [self.encoding_at(index) for index in self.bias_indices]
+        return reduce(torch.add, [module("distance_bias", distance_N) for module in modules])
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """The embedded tokens with their positions (B, T, D)."""

@@ -64,7 +64,7 @@ class TransformerXL(PositionEncoding):
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
         """Cosines and sines of queries (B, 1, Q, D), as `apply_rotary` takes them, and the sinusoids of negative key
         positions (B, S, D)."""
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             return ()
         width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
         queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
@@ -85,7 +85,7 @@ class TransformerXL(PositionEncoding):
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """The distance term and both trained biases (B, H, Q, S)."""
         u_H1K, v_H1K = self.u[ctx.layer, :, None], self.v[ctx.layer, :, None]
-        if ctx.use_blocked_attention:
+        if ctx.is_contiguous:
             return self.score_bias_of_block(q_BHQK + v_H1K, (u_H1K @ k_BHSK.transpose(2, 3)), ctx)
         cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared
         rotated_BHQD = apply_rotary((q_BHQK + v_H1K) @ self.weight[ctx.layer], cos_B1QD, sin_B1QD)

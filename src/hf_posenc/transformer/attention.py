@@ -19,8 +19,6 @@ from ..encodings.masks import AttentionMask
 from ..encodings.positions import AttentionContext
 from ..encodings.sum import PositionEncodingSum
 from .configuration_posenc import PosEncConfig
-from .plans.blocked_attention import blocked_attention_forward
-from .plans.linear_attention import linear_attention_forward
 
 # A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
 # and the weights, None where it does not return them.
@@ -61,22 +59,12 @@ class Attention(nn.Module):
         k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
         k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
         q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
-        if ctx.use_linear_attention:
-            out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
-            return self.out_proj(out_BQHK.flatten(2)), None
-        if ctx.use_blocked_attention:
-            qkv, attend = (q_BHQK, k_BHSK, v_BHSK), partial(self.attend, positions=positions, kwargs=kwargs)
-            out_BQHK = blocked_attention_forward(attend, qkv, unrotated_q_BHQK, positions, ctx)
-            return self.out_proj(out_BQHK.flatten(2)), None
-        blocks = ctx.blocks
-        if blocks is not None:
-            q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
-            k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
-            attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
-        qkv = q_BHQK, k_BHSK, v_BHSK
-        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, ctx, positions=positions, kwargs=kwargs)
-        if blocks is not None:
-            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
+        qkv, p_BHQS = (q_BHQK, k_BHSK, v_BHSK), None
+        attend = partial(self.attend, positions=positions, kwargs=kwargs)
+        if ctx.plan is None:
+            out_BQHK, p_BHQS = attend(qkv, unrotated_q_BHQK, attention_mask, ctx)
+        else:
+            out_BQHK = ctx.plan.run(attend, qkv, unrotated_q_BHQK, positions, ctx)
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
     def attend(
@@ -99,7 +87,7 @@ class Attention(nn.Module):
         if positions.has_score_bias:
             bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
             # torch's CPU kernel has no gradient of a bias: without the kernel, explicit weights take fewer passes.
-            needs_weights |= ctx.use_blocked_attention and bias.requires_grad
+            needs_weights |= ctx.is_contiguous and bias.requires_grad
             # flex_attention indexes the bias, where the others broadcast it.
             if not needs_weights and self.config._attn_implementation == "flex_attention":
                 bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])

@@ -38,8 +38,8 @@ def cross_attention_context(
     ctx = ctx.replace(
         is_cross=True,
         is_causal=False,
-        use_linear_attention=False,
-        use_blocked_attention=False,
+        plan=None,
+        is_contiguous=False,
         attended_keys=None,
         embedded_BTD=None,
         prepared=None,
@@ -56,7 +56,7 @@ def cross_attention_context(
     )
     return_weights = without_adapters(alignment).update is not None and ctx.state is not None
     ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
-    ctx = ctx.replace(blocks=make_window_blocks(positions, x_BTD, ctx))
+    ctx = ctx.replace(plan=make_window_blocks(positions, x_BTD, ctx))
     pruned_ctx = prune_to_window(ctx, positions.sliding_window, decoder.min_keys_to_prune)
     return positions.prepare(x_BTD, ctx, pruned_ctx)
 
@@ -65,7 +65,7 @@ def cross_attention_mask(
     config: PosEncConfig, x_BTD: Tensor, mask: AttentionMask, encoder_states_BSD: Tensor, ctx: AttentionContext
 ) -> AttentionMask:
     """transformers' mask of the source, for the keys that are attended to; None where blocks have their own."""
-    if ctx.blocks is not None:
+    if ctx.plan is not None:
         return None
     num_keys = encoder_states_BSD.shape[1]
     if ctx.attended_keys is not None:

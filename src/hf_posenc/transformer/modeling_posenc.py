@@ -73,11 +73,8 @@ class PosEncEncoder(PosEncStack):
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
         output_attentions = kwargs.get("output_attentions")
         x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
-        attention_mask = (
-            None
-            if ctx.use_linear_attention or ctx.use_blocked_attention
-            else create_bidirectional_mask(self.config, x_BTD, attention_mask)
-        )
+        if ctx.plan is None:
+            attention_mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
         for layer in self.layers:
             x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, **kwargs)
         return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))

@@ -20,8 +20,7 @@ from .attention import validate_attn_implementation
 from .configuration_posenc import PosEncConfig
 from .encoder_decoder import Stack
 from .layers import PosEncDecoderLayer, PosEncEncoderLayer
-from .plans.blocked_attention import supports_blocked_attention
-from .plans.linear_attention import supports_linear_attention
+from .plans.selection import choose_plan
 from .plans.window_pruning import MIN_KEYS, prune_to_window
 from .pretrained import SharedPreTrainedModel
 
@@ -108,11 +107,10 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         if state is not None:
             key_pos_BS = state.append("positions", ctx.query_pos_BQ.expand(x_BTD.shape[0], -1))
             ctx = ctx.replace(key_pos_BS=key_pos_BS, state=state)
-        has_dropout = self.training and self.config.attention_dropout
-        if state is None and attn_implementation == "sdpa" and not (ctx.need_weights or has_dropout):
-            ctx = ctx.replace(use_linear_attention=supports_linear_attention(self.positions, ctx))
-        if state is None and attn_implementation == "sdpa" and not (ctx.need_weights or ctx.use_linear_attention):
-            ctx = ctx.replace(use_blocked_attention=supports_blocked_attention(self.positions, ctx))
+        if state is None and attn_implementation == "sdpa" and not need_weights:
+            dropout = self.config.attention_dropout if self.training else 0.0
+            plan = choose_plan(self.positions, x_BTD, ctx, dropout)
+            ctx = ctx.replace(plan=plan, is_contiguous=plan is not None and plan.is_contiguous)
         x_BTD = self.positions.embed(x_BTD, ctx)
         if self.layernorm_embedding is not None:
             x_BTD = self.layernorm_embedding(x_BTD)
@@ -136,11 +134,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         x_BTD, ctx = self.attention_context(
             x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
         )
-        mask = (
-            None
-            if ctx.use_linear_attention or ctx.use_blocked_attention
-            else create_causal_mask(self.config, x_BTD, attention_mask, cache)
-        )
+        mask = None if ctx.plan is not None else create_causal_mask(self.config, x_BTD, attention_mask, cache)
         return x_BTD, position_ids, ctx, ctx.gather_mask(mask)
 
     def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:

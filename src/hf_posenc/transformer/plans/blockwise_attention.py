@@ -118,7 +118,7 @@ class BlockwiseAttention:
         self.mask_B1NCW = self.additive_mask(is_near_B1NCW, torch.promote_types(like_BHLK.dtype, torch.float32))
         self.mask_B1L = None if ctx.valid_mask_BT is None else self.additive_mask(is_key_B1L, like_BHLK.dtype)
         # Distances are the same in every block, and so are positions that count from its first query.
-        ctx = ctx.replace(valid_mask_BT=None, mask=None, inputs_BTD=None, use_linear_attention=False)
+        ctx = ctx.replace(valid_mask_BT=None, mask=None, inputs_BTD=None, plan=None)
 
         like_B1D = like_BHLK[:, :, :1].transpose(1, 2).flatten(2)
 

@@ -33,7 +33,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-MIN_LENGTH = 256  # in tokens; below it, a materialised bias is as fast
 MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 64, 256  # queries of a block; a small one leaves out more keys, a large one is faster
 TILE_SIZE = 2**17  # scores of a tile that is computed explicitly; it should stay in the cache of a core
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...encodings.masks import has_contiguous_positions
 from ...encodings.positions import AttentionContext
 from ...encodings.sum import PositionEncodingSum
+from .blocked_attention import AttendBlock
 
 BLOCK_SIZE = 32  # queries of a block, C
 MIN_LENGTH = 512  # in tokens of source and target; below it, computing all scores is as fast
@@ -37,6 +38,25 @@ class WindowBlocks:
     ctx: AttentionContext
     num_blocks: int
     length: int
+    is_contiguous = False
+
+    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
+        """As those of AttentionPlan: encodings that have a `max_distance` are prepared for the blocks."""
+        return positions.encodings[index].max_distance is not None
+
+    def run(
+        self,
+        attend: AttendBlock,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        unrotated_q_BHTK: Tensor,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+    ) -> Tensor:
+        """The attended values (B, T, H, K)."""
+        q_BHTK, k_BHSK, v_BHSK = qkv
+        block_qkv = self.split_queries(q_BHTK), self.gather_keys(k_BHSK), self.gather_keys(v_BHSK)
+        block_ctx = self.ctx.replace(layer=ctx.layer)
+        return self.join_queries(attend(block_qkv, self.split_queries(unrotated_q_BHTK), self.mask, block_ctx)[0])
 
     def split_queries(self, q_BHTK: Tensor) -> Tensor:
         """Each block's queries (M, H, C, K); the last block of a sentence is padded."""
