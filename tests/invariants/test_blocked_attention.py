@@ -60,6 +60,7 @@ def batch_of(lengths: list[int], padding: str | None) -> dict[str, Tensor]:
     return {"input_ids": ids, "decoder_input_ids": ids, "labels": ids.masked_fill(mask == 0, -100), **masks}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("name", BLOCKED)
 def test_blocks_give_the_outputs_and_gradients_of_the_full_score_matrix(name, padding, taken, monkeypatch):
@@ -103,6 +104,7 @@ def test_gradient_checkpointing_of_layers_changes_nothing(name):
     torch.testing.assert_close(plain, loss_and_gradients(model, batch), **EXACT)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BLOCKED)
 def test_autocast_is_the_same_when_a_block_is_computed_again(name):
     model, batch = tiny_model(name, dtype=torch.float32), batch_of([11, 7], "right")
@@ -132,6 +134,7 @@ def saved_numbers(name: str, length: int) -> int:
     return kept
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BLOCKED)
 def test_memory_grows_linearly(name, monkeypatch):
     monkeypatch.setattr(relative_shift, "BLOCK_SIZE", 64)

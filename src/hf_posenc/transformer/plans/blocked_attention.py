@@ -28,7 +28,7 @@ from ...encodings.positions import AttentionContext
 from ...encodings.relative_shift import query_blocks
 from ...encodings.sum import PositionEncodingSum
 
-MIN_LENGTH = 256  # in tokens; below it, computing all scores at once is as fast
+MIN_LENGTH = 512  # in tokens; at 256, computing all scores at once is as fast
 
 # From queries, keys and values, unrotated queries, mask and context of a block it computes the output (B, C, H, K).
 AttendBlock = Callable[
@@ -61,7 +61,8 @@ def blocked_attention_forward(
     `unrotated_q_BHLK` are the queries before `rotate_queries`. Call this function only if `supports_blocked_attention`.
     """
     q_BHLK, k_BHLK, v_BHLK = qkv
-    ctx = positions.prepare_layer(ctx)
+    # What it keeps for its backward pass can be as large as the output, such as sinusoids of all distances.
+    ctx = checkpoint(positions.prepare_layer, ctx, use_reentrant=False)
 
     def attend_block(start: int, end: int) -> Tensor:
         """The attended values of the queries from `start` to `end` (B, C, H, K)."""
