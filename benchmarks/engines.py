@@ -24,7 +24,8 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-from hf_posenc.generation.translation import translate_in_batches
+from hf_posenc.generation.limits import with_length_limits
+from hf_posenc.generation.translate import translate_in_batches
 from hf_posenc.inference.quantization import quantize_int8
 from hf_posenc.utils.text_io import read_lines
 
@@ -55,7 +56,7 @@ def marian_engine(model: Any, tokenizer: Any) -> Engine:
 
     def translate(texts: Sequence[str], *, batch_size: int, num_beams: int) -> list[str]:
         def translate_batch(sources: list[list[int]]) -> list[tuple[str, bool]]:
-            limits = model.with_length_limits(model.max_target_lengths(map(len, sources)), {})
+            limits = with_length_limits(model, model.max_target_lengths(map(len, sources)), {})
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
             outputs = marian.generate(**inputs, num_beams=num_beams, do_sample=False, **limits)
             return [(text, False) for text in tokenizer.batch_decode(outputs, skip_special_tokens=True)]

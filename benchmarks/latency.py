@@ -57,6 +57,7 @@ from simultaneous import (
 
 from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import generate_pairs
+from hf_posenc.inference.source_reach import compute_source_reach
 from hf_posenc.inference.translation_job import load_model, silence_logging
 from hf_posenc.tokenizer.normalization import build_normalizer
 from hf_posenc.utils.atomic_io import atomic_write
@@ -149,7 +150,7 @@ def streamed(folders: dict[str, Path], documents: list[Document]) -> Iterator[tu
     for name, folder in folders.items():
         model, tokenizer = load_model(folder)
         try:
-            reach = model.source_reach()
+            reach = compute_source_reach(model.config)
         except (AttributeError, ValueError):  # it reads all of its source
             continue
         outputs = [stream(model, tokenizer, document) for document in documents]

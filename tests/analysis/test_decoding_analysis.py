@@ -40,7 +40,7 @@ from hf_posenc.analysis.decoding_analysis import (
     decoding_example,
     pair_token_ids,
 )
-from hf_posenc.generation.evaluation_view import evaluation_view
+from hf_posenc.generation.translate import evaluation_view
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
 from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure, loss_figure
 from hf_posenc.results.json_records import to_json

@@ -29,7 +29,7 @@ from transformers import (
 from hf_posenc import PosEncForConditionalGeneration, from_marian, to_marian
 from hf_posenc.generation.generate import pad_after_end_token
 from hf_posenc.generation.model_inputs import CACHE_NAME, get_cache
-from hf_posenc.generation.translation import validate_tokenizer
+from hf_posenc.generation.translate import validate_tokenizer
 
 pytestmark = pytest.mark.full
 

@@ -27,7 +27,7 @@ from hf_posenc.experiment.parallel import run_parallel
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.generation.translation import TranslationOutput
+from hf_posenc.generation.translate import TranslationOutput
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate

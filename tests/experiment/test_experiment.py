@@ -38,7 +38,7 @@ from hf_posenc.experiment.initialization import warn_of_untrained_distances
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem
-from hf_posenc.generation.translation import TranslationOutput
+from hf_posenc.generation.translate import TranslationOutput
 from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
 from hf_posenc.results.rendering import TEXT_WIDTH
@@ -171,7 +171,7 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
             return super().update(n)
 
     shown_by = ("training.callbacks", "analysis.teacher_forced", "analysis.decoding_analysis", "experiment.pipeline")
-    shown_by += ("metrics.length_buckets.scorers", "generation.translation")
+    shown_by += ("metrics.length_buckets.scorers", "generation.translate")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -19,7 +19,7 @@ from torch import nn
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctranslate2
 from hf_posenc.config.loading import register_encodings
-from hf_posenc.generation.translation import translate_in_batches
+from hf_posenc.generation.translate import translate_in_batches
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.quantization import Int8Linear, quantize_int8
 from hf_posenc.inference.translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, load_model

@@ -13,7 +13,7 @@ from transformers.utils import logging
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
 from hf_posenc.encodings.cache import StatefulLayer
 from hf_posenc.generation.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache
-from hf_posenc.generation.translation import encode_texts
+from hf_posenc.generation.translate import encode_texts
 
 pytestmark = pytest.mark.decoding
 

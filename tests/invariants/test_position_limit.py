@@ -11,7 +11,7 @@ from test_streaming import source_positions_of
 from torch import Tensor
 
 from hf_posenc import PosEncForConditionalGeneration, StreamingTranslator, convert_encodings
-from hf_posenc.generation.source_end import SourcePositionLimit
+from hf_posenc.generation.limits import SourcePositionLimit
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 

@@ -14,6 +14,7 @@ from hf_posenc import (
     StreamingTranslator,
     convert_encodings,
 )
+from hf_posenc.inference.source_reach import compute_source_reach
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 
@@ -52,9 +53,9 @@ def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registe
     if not can_stream(registered):
         assert (pieces - whole).abs().max() > 1e-6
         with pytest.raises(ValueError, match=rf"Streaming must .*`{registered}`.*'relative\+window'"):
-            model.source_reach()
+            compute_source_reach(model.config)
         return
-    reach = model.source_reach()
+    reach = compute_source_reach(model.config)
     assert (reach.encoder_left, reach.encoder_right) == (margin, margin)
     torch.testing.assert_close(pieces, whole, **EXACT)
     for left, right in ((margin - 1, margin), (margin, margin - 1)):
@@ -216,7 +217,7 @@ def test_hypotheses_that_share_nothing_are_given_up(tokenizer):
 def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
     """In a batch with padding on either side, as alone; greedily and by beams."""
     model = tiny_model("relative+window by length_ratio", output_bias=True)
-    end, window = model.config.eos_token_id, model.source_reach().cross_window
+    end, window = model.config.eos_token_id, compute_source_reach(model.config).cross_window
     model.final_logits_bias[:, end] = 50  # ends at once where it may
     sources = [sentences(size, seed=size) for size in (30, 9, 3)]
     ids, mask = padded(sources, "right")

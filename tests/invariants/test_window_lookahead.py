@@ -8,6 +8,7 @@ from test_linear_attention import EXACT, short, whole_and_parts  # noqa: F401  (
 from test_streaming import encode_in_pieces
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
+from hf_posenc.inference.source_reach import compute_source_reach
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 SMALLER = pytest.mark.parametrize("lookahead", [0, 1])
@@ -17,7 +18,7 @@ SMALLER = pytest.mark.parametrize("lookahead", [0, 1])
 @torch.no_grad()
 def test_encoder_reads_no_further_than_its_lookahead(lookahead):
     model, source = tiny_model("relative+window by length_ratio", window_lookahead=lookahead), sentences(1, 33)
-    reach, encoder = model.source_reach(), model.model.encoder
+    reach, encoder = compute_source_reach(model.config), model.model.encoder
     assert (reach.encoder_left, reach.encoder_right) == (2 * 2, 2 * lookahead)  # two layers with a window of 2 tokens
     assert reach.lookahead == 2 * lookahead + lookahead + 1  # the cross-attention takes the same field
     whole = encoder(source).last_hidden_state
@@ -33,7 +34,7 @@ def test_encoder_reads_no_further_than_its_lookahead(lookahead):
 def test_streamed_translation_is_that_of_the_whole_text(lookahead, cross, tokenizer):
     changes = {"window_lookahead": lookahead, "cross_window_lookahead": cross}
     model = varied_translator("relative+window by length_ratio", **changes)
-    assert model.source_reach().cross_lookahead == cross + 1
+    assert compute_source_reach(model.config).cross_lookahead == cross + 1
     assert_streams_exactly(model, tokenizer, random_text(8))
 
 
@@ -92,4 +93,4 @@ def test_lookahead_is_saved(tmp_path):
     model = tiny_model("window by length_ratio", window_lookahead=1, cross_window_lookahead=0)
     model.save_pretrained(tmp_path)
     loaded = PosEncForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.source_reach() == model.source_reach()
+    assert compute_source_reach(loaded.config) == compute_source_reach(model.config)

@@ -53,6 +53,7 @@ from hf_posenc import (
 )
 from hf_posenc.convert.encodings import override_config
 from hf_posenc.experiment.pipeline import prompting_tokenizer
+from hf_posenc.generation.translate import continue_prompts, max_continuation_lengths
 
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
 # A compilation takes long.
@@ -351,13 +352,13 @@ def test_a_translation_ends_at_its_own_limit_whatever_the_batch(tokenizer):
     model = tiny_causal_model("rotary", vocab_size=TEXTS_VOCABULARY)
     texts = ["Ein Hund.", "Ein Hund. " * 4]
     sources = [tokenizer(text)["input_ids"] for text in texts]
-    limits = model.max_continuation_lengths(sources)
+    limits = max_continuation_lengths(model.config, sources)
     assert limits == [2 * (len(source) - 1) + 50 for source in sources]
     with torch.no_grad():  # a model that never writes an end token
         model.lm_head.weight[tokenizer.eos_token_id] = 0
         model.model.layer_norm.bias[:] = 0
-    outputs = model.translate_batch(sources, tokenizer, num_beams=1)
-    alone = [model.translate_batch([source], tokenizer, num_beams=1)[0] for source in sources]
+    outputs = continue_prompts(model, sources, tokenizer, num_beams=1)
+    alone = [continue_prompts(model, [source], tokenizer, num_beams=1)[0] for source in sources]
     assert outputs == alone
 
 

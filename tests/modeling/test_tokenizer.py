@@ -18,7 +18,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
-from hf_posenc.generation.translation import encode_texts
+from hf_posenc.generation.translate import encode_texts
 
 
 @pytest.fixture(scope="module", params=KINDS)

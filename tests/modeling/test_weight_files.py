@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
 from hf_posenc.convert.auto_loading import auto_from_pretrained
-from hf_posenc.transformer.weight_files import expected_loading_info, tensor_shapes, weight_files
+from hf_posenc.transformer.loading import expected_loading_info, tensor_shapes, weight_files
 
 SHARDED = {"max_shard_size": "10KB"}
 

@@ -132,3 +132,9 @@ def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(name: s
     documented = inspect.getdoc(value) or ""
     assert [parameter for parameter in inspect.signature(value).parameters if parameter not in documented] == []
     assert "Raises a" in documented
+
+
+@pytest.mark.parametrize("name", [name for name in hf_posenc.__all__ if name.endswith(("Model", "LM", "Generation"))])
+def test_a_model_has_at_most_four_classes_of_our_own(name):
+    own = [ancestor for ancestor in getattr(hf_posenc, name).__mro__ if ancestor.__module__.startswith("hf_posenc")]
+    assert len(own) <= 4, [ancestor.__name__ for ancestor in own]

@@ -13,7 +13,7 @@ tokens up to t only. Shape letters are those of encodings/base.py.
     update(weights, encoder_states_BSD, ctx)
         Is called after the layers of each cached decoding step, with the source positions as `ctx.query_pos_BQ` and
         every layer's cross-attention `weights` (B, H, Q, S). It appends to `ctx.state` what the next token needs. With
-        this hook the decoder reads its tokens one at a time (transformer/sequential_decoding.py).
+        this hook the decoder reads its tokens one at a time (transformer/modeling_posenc.py).
     next_source_position(state) -> source_position_B1
         The source position of the next token (B, 1) from the cached state alone, None before the first token. It may
         lie beyond the source's last token, where `source_positions` stops. Only a local alignment implements it: one

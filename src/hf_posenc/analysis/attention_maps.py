@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.evaluation_view import evaluation_view
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import evaluation_view, validate_tokenizer
 from ..tokenizer.text import is_blank, validate_utf8
 from ..transformer.configuration_shared import SharedConfig
 

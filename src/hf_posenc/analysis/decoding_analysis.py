@@ -36,7 +36,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation.evaluation_view import evaluation_view
+from ..generation.translate import evaluation_view
 from ..metrics.length_buckets.validation import bucket_bounds
 from ..metrics.loading import load_length_buckets
 from ..results.diagnosis_records import (

@@ -41,8 +41,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
-from ..generation.evaluation_view import evaluation_view
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import evaluation_view, validate_tokenizer
 from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds
 from ..results.diagnosis_records import (
     AttentionDistance,

@@ -13,12 +13,12 @@ from pathlib import Path
 from tokenizers import Regex, decoders
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import validate_tokenizer
 from ..hub.foreign_files import CONFIG_FILES, TOKENIZER_FILES, explain_unreadable
 from ..hub.suggestions import closest_name
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
-from ..transformer.weight_files import set_weights_mode
+from ..transformer.loading import set_weights_mode
 from ..utils.manifest import save_folder
 from .auto_loading import auto_from_pretrained
 from .checkpoints import convert_checkpoint, load_any_config, to_transformers

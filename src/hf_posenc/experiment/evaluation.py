@@ -16,7 +16,7 @@ from ..config.section_settings import ScoreSettings
 from ..data.pair_dataset import hash_test_set
 from ..data.segmentation import join_translations
 from ..data.slow_tokenizers import ExperimentTokenizer
-from ..generation.translation import TranslationOutput
+from ..generation.translate import TranslationOutput
 from ..metrics.loading import load_length_buckets
 from ..results.json_records import parse
 from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime

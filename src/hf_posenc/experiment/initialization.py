@@ -18,7 +18,7 @@ from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
 from ..data.lengths import lengths
 from ..encodings.base import PositionEncoding
 from ..encodings.registry import side_entries
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import validate_tokenizer
 from ..transformer.configuration_base import BaseConfig
 from ..transformer.configuration_encodings import EncodingsConfig
 from ..transformer.configuration_posenc import PosEncConfig

@@ -12,7 +12,7 @@ from datasets import Dataset
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
-from ..generation.length_limits import max_target_lengths
+from ..generation.limits import max_target_lengths
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments

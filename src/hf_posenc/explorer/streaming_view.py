@@ -13,9 +13,9 @@ import regex
 from transformers import AutoConfig
 
 from ..convert.auto_loading import auto_from_pretrained
+from ..inference.source_reach import SourceReach
 from ..inference.streaming import StreamingTranslator
 from ..tokenizer.text import is_blank, validate_utf8
-from ..transformer.source_reach import SourceReach
 from .html import note_html
 from .runs import ExplorerRun, count_source_tokens
 from .state import validate_text

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from ..config.loading import register_encodings
-from ..generation.translation import encode_texts
+from ..generation.translate import encode_texts
 from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
 from ..utils.manifest import explain_read_errors

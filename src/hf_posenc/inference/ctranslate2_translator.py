@@ -9,8 +9,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ..convert.auto_loading import auto_from_pretrained
-from ..generation.length_limits import max_target_lengths
-from ..generation.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
+from ..generation.limits import max_target_lengths
+from ..generation.translate import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
 from ..hub.foreign_files import explain_unreadable
 from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..utils.manifest import verify_folder

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import validate_tokenizer
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 
 

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedTokenizerBase
 
 from ..encodings.cache import EvictingLayer
+from ..generation.limits import POSITION_OPTIONS, GenerateOptions
 from ..generation.model_inputs import CACHE_NAME, get_cache
-from ..generation.options import POSITION_OPTIONS
-from ..generation.target_vocabulary import GenerateOptions
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder

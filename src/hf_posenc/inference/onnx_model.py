@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
@@ -19,15 +19,18 @@ from ..alignments.base import has_source_position
 from ..alignments.registry import build_alignment
 from ..convert.auto_loading import auto_from_pretrained
 from ..encodings.registry import build_position_encodings
-from ..generation.generate import READERS_ARGUMENT
+from ..generation.generate import Seq2SeqGenerationMixin
+from ..generation.limits import (
+    POSITION_OPTIONS,
+    READERS_ARGUMENT,
+    SOURCE_END_OPTION,
+    SourcePositionReader,
+    last_source_positions,
+)
 from ..generation.model_inputs import CACHE_NAME, CACHE_NAMES
-from ..generation.options import POSITION_OPTIONS, SOURCE_END_OPTION
-from ..generation.source_end import SourcePositionReader, last_source_positions
-from ..generation.translation import TranslationMixin
 from ..hub.foreign_files import explain_unreadable
 from ..transformer.configuration_posenc import PosEncConfig
-from ..transformer.encoder_decoder import TranslationOutput
-from ..transformer.source_reach import SourceReach, compute_source_reach
+from ..transformer.encoder_decoder import TranslationModelOutput
 from ..utils.manifest import MANIFEST, verify_folder
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, OnnxGraph, import_onnxruntime, to_array
 
@@ -66,7 +69,7 @@ class OnnxEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states.numpy()))
 
 
-class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
+class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
     """Translation model whose encoder and decoder are ONNX graphs. It has no weights in torch and cannot be trained.
 
         model = PosEncOnnxModel.from_pretrained(folder)
@@ -148,10 +151,6 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         has_alignment = has_source_position(build_alignment(self.config))
         return has_alignment and SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
 
-    def source_reach(self) -> SourceReach:
-        """As PosEncForConditionalGeneration's."""
-        return compute_source_reach(self.config)
-
     @property
     def source_window(self) -> int | None:
         return build_position_encodings(self.config, self.config.side("cross")).hiding_lookahead
@@ -176,7 +175,7 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         source_position_readers: Sequence[SourcePositionReader] | None = None,
-    ) -> TranslationOutput:
+    ) -> TranslationModelOutput:
         """New target tokens (B, T), after the cached ones, to their logits (B, T, V); the graphs read one at a time."""
         if output_attentions or output_hidden_states:
             raise ValueError(
@@ -204,7 +203,7 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
                     reader.read(num_cached, source_positions[-1], last_source_positions(mask_BS, None, states_BSD))
         positions_BT = torch.cat(source_positions, dim=1) if source_positions else None
         last: dict[str, Any] = {CACHE_NAME: cache}
-        return TranslationOutput(logits=torch.cat(logits, dim=1), source_positions=positions_BT, **last)
+        return TranslationModelOutput(logits=torch.cat(logits, dim=1), source_positions=positions_BT, **last)
 
     def step(self, inputs: Mapping[str, Any], cache: OnnxCache | None) -> tuple[dict[str, Tensor], OnnxCache]:
         """The logits (B, 1, V) and source positions (B, 1) of one more token, by name, and the cache with it."""

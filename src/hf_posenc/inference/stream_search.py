@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..generation.length_limits import force_token
-from ..generation.options import explicit_option
+from ..generation.limits import explicit_option, force_token
 
 # The score of what cannot be chosen, as in transformers.
 EXCLUDED_SCORE = -1.0e9

@@ -7,7 +7,7 @@ source:
     - The encoder reads the source in pieces, with a margin of its reach on both sides.
     - The decoder takes a step only when every key that its hypotheses can attend to has been read.
     - Tokens are written when all hypotheses share them (stream_search.py).
-    - The end token is allowed only where the end of the source is in the window (generation/source_end.py).
+    - The end token is allowed only where the end of the source is in the window (generation/limits.py).
 
 Encoder states and cached keys are dropped when no later token can attend to them.
 """
@@ -20,15 +20,18 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..alignments.base import without_adapters
-from ..generation.evaluation_view import evaluation_view
-from ..generation.length_limits import EXPECTED_LENGTH_OPTION
-from ..generation.options import POSITION_LIMIT_OPTION, explicit_option
-from ..generation.source_end import SourceVisit, validate_position_limit
-from ..generation.translation import validate_tokenizer
+from ..generation.limits import (
+    EXPECTED_LENGTH_OPTION,
+    POSITION_LIMIT_OPTION,
+    SourceVisit,
+    explicit_option,
+    validate_position_limit,
+)
+from ..generation.translate import evaluation_view, validate_tokenizer
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
-from ..transformer.source_reach import SourceReach
 from .onnx_model import PosEncOnnxModel
 from .onnx_stream import OnnxStreamDecoder
+from .source_reach import SourceReach, compute_source_reach
 from .stream_decoder import StreamDecoder, TorchStreamDecoder
 from .stream_search import BeamSearch, GreedySearch
 from .subword_stream import SubwordReader, SubwordWriter, validate_piece
@@ -70,7 +73,7 @@ class StreamingTranslator:
         validate_streams(model, num_beams)
         validate_tokenizer(model.config, tokenizer)
         self.model = evaluation_view(model)
-        self.reach = model.source_reach()
+        self.reach = compute_source_reach(model.config)
         self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
         self.decoder: StreamDecoder = (
             OnnxStreamDecoder(self.model) if isinstance(self.model, PosEncOnnxModel) else TorchStreamDecoder(self.model)

@@ -25,7 +25,7 @@ from ..results.tables import (
     time_table,
 )
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig
-from ..transformer.strict_loading import read_saved_config
+from ..transformer.loading import read_saved_config
 from ..utils.atomic_io import atomic_write
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value

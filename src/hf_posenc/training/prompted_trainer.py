@@ -3,7 +3,7 @@
     source </s> target </s>
 
 A source and its target follow each other as tokenized, so that a source with its `</s>` is the prompt at test time
-(generation/prompted_translation.py).
+(generation/translate.py).
 """
 
 import sys
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from ..data.lengths import lengths
+from ..generation.translate import max_continuation_lengths
 from .losses import next_token_labels
 from .trainer import LengthTrainer
 
@@ -60,7 +61,7 @@ class PromptedTrainer(LengthTrainer):
         prompts = self.processing_class.pad({"input_ids": sources}, padding_side="left", return_tensors="pt")
         prompts = prompts.to(inputs["input_ids"].device)
         width = prompts["input_ids"].shape[1]
-        limit = self.args.generation_max_length or max(self.model.max_continuation_lengths(sources)) + 1
+        limit = self.args.generation_max_length or max(max_continuation_lengths(self.model.config, sources)) + 1
         limit = min(limit, (self.model.config.max_sequence_length or sys.maxsize) - width)
         sequences: Tensor = self.model.generate(
             **prompts, num_beams=self.args.generation_num_beams or 1, max_new_tokens=limit, do_sample=False

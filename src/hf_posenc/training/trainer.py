@@ -22,7 +22,7 @@ from transformers.utils import PushInProgress
 
 from ..data.lengths import lengths
 from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
-from ..generation.translation import validate_tokenizer
+from ..generation.translate import validate_tokenizer
 from ..transformer.encoder_decoder import ConditionalGeneration
 from .arguments import TrainingArguments
 from .checkpoints import (

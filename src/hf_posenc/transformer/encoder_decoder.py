@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of both model families: embeddings, tied and resized vocabularies, logits and loss."""
+"""Base classes of both encoder-decoders: tied and resized vocabularies, logits and loss."""
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,33 +16,14 @@ from transformers.modeling_outputs import (
 )
 
 from ..encodings.masks import positions_from_mask
-from ..generation.model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache, require_tokens
-from ..generation.translation import TranslationMixin
-from .configuration_base import BaseConfig
+from ..generation.generate import Seq2SeqGenerationMixin
+from ..generation.model_inputs import CACHE_NAME, get_cache, rename_cache, require_tokens
 from .configuration_shared import SharedConfig
-from .pretrained import SharedPreTrainedModel
+from .pretrained import PosEncPreTrainedModel
 
 
-# Its subclasses call post_init at the end of __init__, and differ in their vocabulary. trf-ignore: TRF013
-class Stack(SharedPreTrainedModel):
-    """Base class of encoders and decoders: token embeddings, scaled and dropped out."""
-
-    def __init__(self, config: BaseConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
-        super().__init__(config)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Dropout of the scaled token embeddings (B, T, D)."""
-        exactly_one_input(input_ids, inputs_embeds)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        return self.dropout(inputs_embeds * self.embed_scale)
-
-
-class ResizableVocabularies(SharedPreTrainedModel):
-    """Token embeddings of both sides that can be resized after training, with config and ties.
+class EncoderDecoder(PosEncPreTrainedModel):
+    """Encoder and decoder without an output projection; they may share their token embeddings.
 
     `resize_token_embeddings(n)` resizes the source's vocabulary, and the target's too where both sides share one table.
     `resize_decoder_token_embeddings(n)` resizes the target's where it has its own. Both keep the rows of remaining
@@ -53,15 +33,46 @@ class ResizableVocabularies(SharedPreTrainedModel):
     into the config, whatever was changed since.
     """
 
+    config: SharedConfig
+    encoder_class: type[PosEncPreTrainedModel]
+    decoder_class: type[PosEncPreTrainedModel]
+
+    def __init__(self, config: SharedConfig) -> None:
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
+        self._tied_weights_keys = self.tied_weight_keys()
+        self.post_init()
+
+    def tied_weight_keys(self) -> dict[str, str]:
+        """The names of the sides' tables that are tied to the shared one."""
+        sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
+        return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
+
     @property
     def shares_embeddings(self) -> bool:
         """Whether encoder and decoder share one embedding table."""
-        model = self.base_model
-        return model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
+        return self.encoder.embed_tokens.weight is self.decoder.embed_tokens.weight
 
     def sync_tying_config(self) -> None:
-        """Write the sharing of tables into the config, and into the lists that loading and saving read."""
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
+        if not self.shares_embeddings:
+            self._modules.pop("shared", None)
+        else:
+            self.shared = self.encoder.embed_tokens
+        self._keys_to_ignore_on_save = None if self.shares_embeddings else ["shared.weight"]
+        self._tied_weights_keys = self.tied_weight_keys()
+        self.all_tied_weights_keys = dict(self._tied_weights_keys)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if hasattr(self, "shared"):
+            self.shared = self.decoder.embed_tokens = value
+        self.encoder.embed_tokens = value
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -78,13 +89,13 @@ class ResizableVocabularies(SharedPreTrainedModel):
         self.set_input_embeddings(table)
         self.config.vocab_size = table.num_embeddings
         if shared:
-            self.resize_outputs(table.num_embeddings, mean_resizing)
+            self.config.decoder_vocab_size = table.num_embeddings
         return table
 
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the target's vocabulary, with the output projection and its bias; returns the decoder's table.
+        """Resize the target's vocabulary; returns the decoder's table.
 
         Arguments are those of `resize_token_embeddings`. Raises a ValueError if both sides share one table.
         """
@@ -94,53 +105,10 @@ class ResizableVocabularies(SharedPreTrainedModel):
                 "share_encoder_decoder_embeddings=True; call resize_token_embeddings, which resizes both."
             )
         table = self._get_resized_embeddings(
-            self.base_model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            self.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
         )
-        self.resize_outputs(table.num_embeddings, mean_resizing)
+        self.config.decoder_vocab_size = table.num_embeddings
         return table
-
-    def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
-        """Set the number of target tokens in the config; subclasses also resize the output projection."""
-        self.config.decoder_vocab_size = num_tokens
-
-
-class EncoderDecoder(ResizableVocabularies):
-    """Encoder and decoder without an output projection; they may share their token embeddings."""
-
-    encoder_class: type[SharedPreTrainedModel]
-    decoder_class: type[SharedPreTrainedModel]
-
-    def __init__(self, config: SharedConfig) -> None:
-        super().__init__(config)
-        if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-        self.encoder = self.encoder_class(config)
-        self.decoder = self.decoder_class(config)
-        self._tied_weights_keys = self.tied_weight_keys()
-        self.post_init()
-
-    def tied_weight_keys(self) -> dict[str, str]:
-        """The names of the sides' tables that are tied to the shared one."""
-        sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
-        return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
-
-    def sync_tying_config(self) -> None:
-        super().sync_tying_config()
-        if not self.shares_embeddings:
-            self._modules.pop("shared", None)
-        else:
-            self.shared = self.encoder.embed_tokens
-        self._keys_to_ignore_on_save = None if self.shares_embeddings else ["shared.weight"]
-        self._tied_weights_keys = self.tied_weight_keys()
-        self.all_tied_weights_keys = dict(self._tied_weights_keys)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        if hasattr(self, "shared"):
-            self.shared = self.decoder.embed_tokens = value
-        self.encoder.embed_tokens = value
 
 
 @dataclass
@@ -183,7 +151,7 @@ LENGTH_LOSS_WARNING = (
 
 
 @dataclass
-class TranslationOutput(Seq2SeqLMOutput):
+class TranslationModelOutput(Seq2SeqLMOutput):
     """transformers' output with the alignment's loss and source positions (as in DecoderOutput).
 
     `length_loss`: the sum over sentences of the alignment's own loss; None outside of training and for an alignment
@@ -194,9 +162,10 @@ class TranslationOutput(Seq2SeqLMOutput):
     source_positions: Tensor | None = None
 
 
-class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
+class ConditionalGeneration(PosEncPreTrainedModel, Seq2SeqGenerationMixin):
     """Base class of translation models: an encoder-decoder and the projection on the target vocabulary."""
 
+    config: SharedConfig
     base_model_class: type[EncoderDecoder]
     # Set by a trainer whose own loss, computed from logits, adds an output's `length_loss`.
     length_loss_is_added = False
@@ -230,7 +199,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         labels: Tensor | None,
         kwargs: Mapping[str, Any],
         length_loss: Tensor | None = None,
-    ) -> TranslationOutput:
+    ) -> TranslationModelOutput:
         """Logits (B, T, V) of hidden states (B, T, D); with `labels` (B, T), -100 where ignored, also their loss.
 
         The loss is the cross-entropy in nats: the mean over label tokens, or the sum over the Trainer's
@@ -251,12 +220,28 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         elif length_loss is not None and not self.length_loss_is_added and not torch.compiler.is_compiling():
             warnings.warn(LENGTH_LOSS_WARNING, stacklevel=3)
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return TranslationOutput(loss=loss, logits=logits, length_loss=length_loss, **rest)
+        return TranslationModelOutput(loss=loss, logits=logits, length_loss=length_loss, **rest)
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """The resized source table; resizes the output projection with a shared one."""
+        table = self.model._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.model.shares_embeddings:
+            self.resize_outputs(table.num_embeddings, mean_resizing)
+        return table
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """The model's, with the output projection and its bias."""
+        table = self.model.resize_decoder_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.resize_outputs(table.num_embeddings, mean_resizing)
+        return table
 
     @torch.no_grad()
     def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
-        """Resize the output projection and its bias to `num_tokens`, in place, and set the config's number."""
-        super().resize_outputs(num_tokens, mean_resizing)
+        """Resize the output projection and its bias to `num_tokens`, in place."""
         resized = self._get_resized_lm_head(self.lm_head, num_tokens, mean_resizing=mean_resizing)
         self.lm_head.weight.data, self.lm_head.out_features = resized.weight.data, num_tokens
         bias = self.final_logits_bias

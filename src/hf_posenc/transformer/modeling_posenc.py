@@ -2,20 +2,18 @@
 """The encoder-decoder Transformer of Vaswani et al. (encodings/citations.py), with hooks for position encodings.
 
 It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of base.py. From
-top to bottom: encoder, decoder, the model, the model with an output projection. Their base class is in
-transformer/stack.py, layers are in transformer/layers.py.
+top to bottom: encoder, decoder, the model, the model with an output projection. Base classes are in
+transformer/stack.py and transformer/encoder_decoder.py, layers are in transformer/layers.py.
 """
 
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -24,11 +22,17 @@ from ..alignments.base import has_source_position, validate_lookahead, without_a
 from ..alignments.registry import build_alignment
 from ..encodings.cache import cached_seq_length
 from ..encodings.citations import VASWANI
-from ..encodings.masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
+from ..encodings.masks import AttentionMask, new_valid_mask, positions_from_mask, slice_mask, target_valid_mask
 from ..encodings.positions import AttentionContext
 from ..encodings.registry import build_position_encodings
-from ..generation.model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
-from ..generation.source_end import SourcePositionReader, last_source_positions
+from ..generation.limits import SourcePositionReader, last_source_positions
+from ..generation.model_inputs import (
+    CACHE_NAME,
+    exactly_one_input,
+    get_cache,
+    normalize_model_inputs,
+    require_encoder_states,
+)
 from .attention import Attention, validate_attn_implementation
 from .configuration_posenc import PosEncConfig
 from .cross_attention import cross_attention_context, cross_attention_mask
@@ -37,13 +41,12 @@ from .encoder_decoder import (
     DecoderOutput,
     EncoderDecoder,
     EncoderDecoderOutput,
-    TranslationOutput,
+    TranslationModelOutput,
     merge_outputs,
 )
 from .layers import PosEncDecoderLayer, PosEncEncoderLayer
-from .sequential_decoding import decode_sequentially
-from .source_reach import SourceReach, compute_source_reach
-from .stack import PosEncPreTrainedModel, PosEncStack
+from .pretrained import PosEncPreTrainedModel
+from .stack import PosEncStack
 
 
 class PosEncEncoder(PosEncStack):
@@ -182,9 +185,76 @@ class PosEncDecoder(PosEncStack):
         return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
 
 
-class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
+def decode_sequentially(
+    decoder: PosEncDecoder,
+    *,
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    attention_mask: AttentionMask,
+    position_ids: Tensor | None,
+    use_cache: bool | None,
+    cache: EncoderDecoderCache | None,
+    **inputs: object,
+) -> DecoderOutput:
+    """The decoder's outputs for all new tokens, which it reads one at a time, with a cache.
+
+    An alignment that tracks the attention needs it: a token's source position depends on the attention of the token
+    before it. The outputs have the cache if one is given or `use_cache`.
+    """
+    if decoder.gradient_checkpointing and decoder.training:
+        raise ValueError(
+            "Gradient checkpointing works without a cache, but an alignment tracks the attention through one; turn "
+            "checkpointing off, or leave track_attention out."
+        )
+    tokens = exactly_one_input(input_ids, inputs_embeds)
+    num_new, return_cache = tokens.shape[1], use_cache or cache is not None
+    if position_ids is None:  # of all tokens at once, because a 4-D mask has no row for cached tokens
+        num_cached = cached_seq_length(None if cache is None else cache.self_attention_cache)
+        position_ids = positions_from_mask(attention_mask, num_new, num_cached, tokens.device)
+    is_static = cache is not None and cache.is_compileable
+    per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
+    if num_new == 1 and return_cache:  # a step of `generate`, whose time counts
+        return decoder(**per_token, attention_mask=attention_mask, use_cache=True, cache=cache, **inputs)
+    steps = []
+    for token in range(num_new):
+        step_inputs: dict[str, object] = {
+            name: values if values is None else values[:, token : token + 1] for name, values in per_token.items()
+        }
+        step_inputs["attention_mask"] = slice_mask(attention_mask, token, num_new, is_static)
+        steps.append(decoder(**step_inputs, use_cache=True, cache=cache, **inputs))
+        cache = get_cache(steps[-1])
+    return concatenate_outputs(steps, cache if return_cache else None)
+
+
+def concatenate_outputs(steps: list[DecoderOutput], cache: EncoderDecoderCache | None) -> DecoderOutput:
+    """The outputs of single tokens, concatenated along the time axis."""
+    positions = [step.source_positions for step in steps if step.source_positions is not None]
+    max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
+
+    def all_layers(name: str, axis: int, pad_to: int = 0) -> tuple[Tensor, ...] | None:
+        """Each layer's output of this name, concatenated; the last axis is padded to `pad_to` keys."""
+        if getattr(steps[0], name) is None:
+            return None
+        layers = []
+        for outputs in zip(*(getattr(step, name) for step in steps), strict=True):
+            padded = [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in outputs]
+            layers.append(torch.cat(padded, axis))
+        return tuple(layers)
+
+    return DecoderOutput(
+        last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
+        **{CACHE_NAME: cache},
+        hidden_states=all_layers("hidden_states", 1),
+        attentions=all_layers("attentions", 2, max_keys),
+        cross_attentions=all_layers("cross_attentions", 2),
+        source_positions=torch.cat(positions, 1) if positions else None,
+    )
+
+
+class PosEncModel(EncoderDecoder):
     """Encoder-decoder Transformer without an output projection."""
 
+    config: PosEncConfig
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
 
@@ -248,9 +318,10 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
 
 
 # `super().__init__` calls post_init. trf-ignore: TRF013
-class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
+class PosEncForConditionalGeneration(ConditionalGeneration):
     """Translation model: a PosEncModel and the projection on the target vocabulary."""
 
+    config: PosEncConfig
     base_model_class = PosEncModel
     summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
@@ -293,7 +364,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         track_attention: bool = False,
         source_position_readers: Sequence[SourcePositionReader] | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> TranslationOutput:
+    ) -> TranslationModelOutput:
         """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss.
 
         The source positions of the new tokens are in the output, and each of `source_position_readers`, the logits
@@ -334,13 +405,6 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
                 target_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
             length_loss = alignment("length_loss", states_BSD, attention_mask, target_mask_BT)
         return self.logits_and_loss(outputs, labels, kwargs, length_loss)
-
-    def source_reach(self) -> SourceReach:
-        """How many source tokens a decoding step reads: `left_context` before its source position, `lookahead` after.
-
-        A ValueError, with the reason, for a model that reads all of its source.
-        """
-        return compute_source_reach(self.config)
 
     @torch.no_grad()
     def expected_target_lengths(

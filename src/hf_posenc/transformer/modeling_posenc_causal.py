@@ -4,11 +4,12 @@
 It calls hooks, never an encoding by name. The shape letters are those of encodings/base.py.
 """
 
+from collections.abc import Iterable
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import TransformersKwargs, can_return_tuple
@@ -18,11 +19,12 @@ from transformers.utils.output_capturing import capture_outputs
 from ..encodings.citations import VASWANI
 from ..encodings.masks import document_mask
 from ..generation.model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache, require_tokens
-from ..generation.prompted_translation import PromptedTranslationMixin
+from ..generation.translate import TranslationOutput, translate
 from .attention import Attention
 from .configuration_posenc_causal import PosEncCausalConfig
 from .layers import PosEncEncoderLayer
-from .stack import PosEncPreTrainedModel, PosEncStack
+from .pretrained import PosEncPreTrainedModel
+from .stack import PosEncStack
 
 
 # `super().__init__` makes all modules; post_init follows. trf-ignore: TRF013
@@ -30,7 +32,6 @@ class PosEncCausalModel(PosEncStack):
     """Decoder-only Transformer without an output projection: tokens (B, T) to hidden states (B, T, D)."""
 
     config: PosEncCausalConfig
-    config_class = PosEncCausalConfig
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
 
@@ -88,11 +89,10 @@ class PosEncCausalModel(PosEncStack):
         return document_mask(starts_BT)
 
 
-class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, GenerationMixin):
+class PosEncForCausalLM(PosEncPreTrainedModel, GenerationMixin):
     """Language model: a PosEncCausalModel and the projection on the vocabulary."""
 
     config: PosEncCausalConfig
-    config_class = PosEncCausalConfig
     base_model_class = PosEncCausalModel
     # Not an argument of `forward`: transformers' Trainer would look for labels of that name in every batch.
     loss_keywords = ("shift_labels",)
@@ -172,6 +172,19 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
             prompt = options.get("input_ids") if inputs is None else inputs
         require_tokens(prompt)
         return super().generate(inputs, *args, **options)
+
+    def translations(
+        self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any
+    ) -> TranslationOutput:
+        """The continuations of `texts`, which are sources, and whether each was truncated at a length limit.
+
+        Options are those of PosEncForConditionalGeneration.
+        """
+        return translate(self, texts, tokenizer, **options)
+
+    def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:
+        """The texts of `translations`, which has the same options."""
+        return self.translations(texts, tokenizer, **options).texts
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, inputs_embeds: Tensor | None = None, **kwargs: Any

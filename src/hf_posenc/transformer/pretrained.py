@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of all models of both families: weight initialisation, strict loading, tied weights."""
+"""Base classes of all models and stacks: weight initialisation, strict loading, tied weights, token embeddings."""
 
+import math
 import os
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from ..generation.model_inputs import CACHE_NAMES, exactly_one_input
 from ..hub.foreign_files import MODEL_FILES, explain_unreadable
 from .configuration_base import BaseConfig
-from .strict_loading import LOADING_CHECK, load_strict, validate_weight_files
-from .weight_files import NameOrPath, set_weights_mode
+from .loading import LOADING_CHECK, NameOrPath, load_strict, set_weights_mode, validate_weight_files
 
 
 class LoadConfig(Protocol):
@@ -21,11 +22,21 @@ class LoadConfig(Protocol):
     is_quantized: bool
 
 
-class SharedPreTrainedModel(PreTrainedModel):
-    """Base class of all models: weight initialisation, loading and saving."""
+class PosEncPreTrainedModel(PreTrainedModel):
+    """Base class of all models: initialisation, loading, saving, choice of the attention back end.
+
+    Its flags are the Transformer's. The RNN-NMT baseline has its own.
+    """
 
     config: BaseConfig
     base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules: list[str] | None = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
+    _skip_keys_device_placement = [*CACHE_NAMES, "positions", "cross_positions"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_flash_attn = True
+    _can_compile_fullgraph = True
 
     def __init__(self, config: BaseConfig, *args: object, **kwargs: object) -> None:
         if config.model_type != self.config_class.model_type:
@@ -57,6 +68,18 @@ class SharedPreTrainedModel(PreTrainedModel):
 
     def sync_tying_config(self) -> None:
         """Write the sharing of tables into the config, and into the lists that loading and saving read."""
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
+        """transformers' choice of a back end; a ValueError, and the old one, if it cannot compute an encoding."""
+        before = self.config._attn_implementation
+        super().set_attn_implementation(attn_implementation, *args, **kwargs)
+        try:
+            for stack in self.modules():
+                if isinstance(stack, Stack):
+                    stack.validate_attn_implementation()
+        except ValueError:
+            super().set_attn_implementation(before)
+            raise
 
     @staticmethod
     def _load_pretrained_model(
@@ -98,9 +121,34 @@ class SharedPreTrainedModel(PreTrainedModel):
                     init.zeros_(parameter)
         elif getattr(module, "final_logits_bias", None) is not None:
             init.zeros_(module.final_logits_bias)
+        elif not isinstance(module, PreTrainedModel):
+            init_weights = getattr(module, "init_weights", None)  # encodings and alignments have it
+            if init_weights is not None:
+                init_weights()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The ties of this instance. (The base class ties nothing unless the output projection is tied as well.)"""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
+
+
+# Its subclasses call post_init at the end of __init__, and differ in their vocabulary. trf-ignore: TRF013
+class Stack(PosEncPreTrainedModel):
+    """Base class of encoders and decoders: token embeddings, scaled and dropped out."""
+
+    def __init__(self, config: BaseConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
+        super().__init__(config)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def validate_attn_implementation(self) -> None:
+        """Raise a ValueError for a back end that cannot compute an encoding; here there is none."""
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Dropout of the scaled token embeddings (B, T, D)."""
+        exactly_one_input(input_ids, inputs_embeds)
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        return self.dropout(inputs_embeds * self.embed_scale)

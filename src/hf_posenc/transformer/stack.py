@@ -9,58 +9,24 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.masking_utils import create_causal_mask
 
-from ..alignments.base import Alignment
-from ..encodings.base import PositionEncoding, StackSpec
+from ..encodings.base import StackSpec
 from ..encodings.cache import EncodingState, cached_seq_length, evict_outside_window, state_of_cache
 from ..encodings.masks import AttentionMask, new_valid_mask, positions_from_mask
 from ..encodings.positions import AttentionContext
 from ..encodings.registry import build_position_encodings
-from ..generation.model_inputs import CACHE_NAMES
 from .attention import validate_attn_implementation
 from .configuration_posenc import PosEncConfig
-from .encoder_decoder import Stack
 from .layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .plans.selection import choose_plan
 from .plans.window_pruning import MIN_KEYS, prune_to_window
-from .pretrained import SharedPreTrainedModel
-
-
-class PosEncPreTrainedModel(SharedPreTrainedModel):
-    """Base class of the Transformer's models: initialisation, loading, saving, validation of the attention back end."""
-
-    config: PosEncConfig
-    config_class = PosEncConfig
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
-    _skip_keys_device_placement = [*CACHE_NAMES, "positions", "cross_positions"]
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_flash_attn = True
-    _can_compile_fullgraph = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, PositionEncoding | Alignment):
-            module.init_weights()
-        else:
-            super()._init_weights(module)
-
-    def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
-        """transformers' choice of a back end; a ValueError, and the old one, if it cannot compute an encoding."""
-        before = self.config._attn_implementation
-        super().set_attn_implementation(attn_implementation, *args, **kwargs)
-        try:
-            for stack in self.modules():
-                if isinstance(stack, PosEncStack):
-                    stack.validate_attn_implementation()
-        except ValueError:
-            super().set_attn_implementation(before)
-            raise
+from .pretrained import Stack
 
 
 # Its subclasses call post_init when they are whole. trf-ignore: TRF013
-class PosEncStack(PosEncPreTrainedModel, Stack):
+class PosEncStack(Stack):
     """Base class of encoder and decoder: position encodings and layers."""
 
+    config: PosEncConfig
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
     needs_state_cache = False
     # From this number of cached keys on, hidden keys are pruned. Outputs do not depend on it; the tests set it to 0.

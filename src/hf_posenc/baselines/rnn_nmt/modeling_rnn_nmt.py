@@ -16,11 +16,11 @@ are those of encodings/base.py; N is the width of all decoder layers together.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
     Seq2SeqLMOutput,
@@ -38,11 +38,12 @@ from ...transformer.encoder_decoder import (
     ConditionalGeneration,
     DecoderOutput,
     EncoderDecoder,
-    Stack,
     merge_outputs,
 )
-from ...transformer.pretrained import SharedPreTrainedModel
+from ...transformer.pretrained import PosEncPreTrainedModel, Stack
 from .configuration_rnn_nmt import RnnNmtConfig
+
+ModelT = TypeVar("ModelT", bound=type[PosEncPreTrainedModel])
 
 
 @dataclass
@@ -54,11 +55,13 @@ class RnnNmtEncoderOutput(BaseModelOutput):
     last_c: Tensor | None = None
 
 
-class RnnNmtPreTrainedModel(SharedPreTrainedModel):
-    """Base class of RNN-NMT's models: initialisation, loading, saving."""
-
-    config: RnnNmtConfig
-    config_class = RnnNmtConfig
+def with_recurrent_flags(model_class: ModelT) -> ModelT:
+    """Class decorator: the flags of a model that has no attention back ends, no gradient checkpointing, and no layers
+    that must stay on one device."""
+    model_class.supports_gradient_checkpointing = model_class._can_compile_fullgraph = False
+    model_class._supports_sdpa = model_class._supports_flex_attn = model_class._supports_flash_attn = False
+    model_class._no_split_modules = None
+    return model_class
 
 
 def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: bool) -> nn.LSTM:
@@ -67,8 +70,11 @@ def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: bool
     return nn.LSTM(input_size, config.d_model, num_layers, batch_first=True, dropout=dropout, **options)
 
 
-class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
+@with_recurrent_flags
+class RnnNmtEncoder(Stack):
     """Encoder: source tokens (B, S) to encoder states (B, S, 2D), and the LSTM's last states."""
+
+    config: RnnNmtConfig
 
     def __init__(self, config: RnnNmtConfig) -> None:
         super().__init__(config, vocab_size=config.vocab_size)
@@ -90,11 +96,14 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
         )
 
 
-class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
+@with_recurrent_flags
+class RnnNmtDecoder(Stack):
     """Decoder: target tokens (B, T) and encoder states (B, S, 2D) to hidden states (B, T, D).
 
     Its state is the concatenation of h, c and the input feed a_t (B, 2N + D).
     """
+
+    config: RnnNmtConfig
 
     def __init__(self, config: RnnNmtConfig) -> None:
         super().__init__(config, vocab_size=config.target_vocab_size)
@@ -198,13 +207,15 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         cache.self_attention_cache.update(placeholder_B1T1, placeholder_B1T1, 0)
 
 
-class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
+@with_recurrent_flags
+class RnnNmtModel(EncoderDecoder):
     """RNN-NMT without an output projection.
 
     It has no positions and no alignment. `position_ids`, `decoder_position_ids` and `track_attention`, which are inputs
     of the Transformer, are accepted and have no effect.
     """
 
+    config: RnnNmtConfig
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
 
@@ -245,9 +256,11 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         return merge_outputs(encoder_outputs, decoder_outputs)
 
 
-class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneration, GenerationMixin):
+@with_recurrent_flags
+class RnnNmtForConditionalGeneration(ConditionalGeneration):
     """Translation model: an RnnNmtModel and the projection on the target vocabulary."""
 
+    config: RnnNmtConfig
     base_model_class = RnnNmtModel
     summary = "RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding."
     references = (LUONG, NEISHI)
@@ -291,4 +304,4 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         return self.logits_and_loss(outputs, labels, kwargs)
 
 
-__all__ = ["RnnNmtForConditionalGeneration", "RnnNmtModel", "RnnNmtPreTrainedModel"]
+__all__ = ["RnnNmtForConditionalGeneration", "RnnNmtModel"]

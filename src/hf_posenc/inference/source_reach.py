@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Source reach: how far around its source position a decoding step reads the source.
 
 The encoder's state of token i depends on the tokens i - left .. i + right. A layer adds its window to both, and an
@@ -21,7 +20,7 @@ from ..alignments.registry import build_alignment
 from ..encodings.base import StackSpec
 from ..encodings.registry import build_position_encodings, side_entries
 from ..encodings.sum import PositionEncodingSum
-from .configuration_posenc import PosEncConfig
+from ..transformer.configuration_posenc import PosEncConfig
 
 
 @dataclass(frozen=True)
