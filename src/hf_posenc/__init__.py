@@ -41,8 +41,9 @@ from .metrics.loading import load_length_buckets, load_translation_audit
 from .tokenizer.tokenization_posenc import PosEncTokenizer
 from .transformer.configuration_posenc import PosEncConfig
 from .transformer.configuration_posenc_causal import PosEncCausalConfig
-from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
+from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel
 from .transformer.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
+from .transformer.pretrained import PosEncPreTrainedModel
 
 auto_classes.register_auto_classes()
 del auto_classes  # dir() shows __all__ and packages

@@ -45,7 +45,6 @@ from .encoder_decoder import (
     merge_outputs,
 )
 from .layers import PosEncDecoderLayer, PosEncEncoderLayer
-from .pretrained import PosEncPreTrainedModel
 from .stack import PosEncStack
 
 
@@ -434,4 +433,4 @@ class PosEncForConditionalGeneration(ConditionalGeneration):
         return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 
-__all__ = ["PosEncForConditionalGeneration", "PosEncModel", "PosEncPreTrainedModel"]
+__all__ = ["PosEncForConditionalGeneration", "PosEncModel"]
