@@ -26,8 +26,7 @@ from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, 
 from .convert.checkpoints import from_transformers, to_transformers
 from .convert.encodings import convert_encodings
 from .convert.marian import from_marian, to_marian
-from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .encodings.citations import Reference
+from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .encodings.positions import AttentionContext, distance
 from .encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .encodings.sinusoidal import sinusoids

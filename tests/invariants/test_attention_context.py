@@ -17,7 +17,7 @@ from hf_posenc import (
     PositionEncoding,
     register_position_encoding,
 )
-from hf_posenc.encodings.masks import num_attendable
+from hf_posenc.encodings.positions import num_attendable
 
 pytestmark = pytest.mark.invariant
 

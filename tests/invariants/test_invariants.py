@@ -31,7 +31,7 @@ from transformers.cache_utils import StaticLayer
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext
 from hf_posenc.encodings.cache import StatefulLayer, StaticStatefulLayer
-from hf_posenc.encodings.masks import new_valid_mask, positions_from_mask
+from hf_posenc.encodings.positions import new_valid_mask, positions_from_mask
 
 pytestmark = pytest.mark.invariant
 

@@ -18,7 +18,7 @@ from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.sum import PositionEncodingSum
 from hf_posenc.transformer import attention
 from hf_posenc.transformer.attention import Attention, eager_attention_forward
-from hf_posenc.transformer.plans import blockwise_attention, linear_attention, selection
+from hf_posenc.transformer.plans import linear_attention, selection
 from hf_posenc.transformer.plans.linear_attention import has_contiguous_positions, linear_attention_forward
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -48,7 +48,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 10**6)
     monkeypatch.setattr(linear_attention, "MIN_LENGTH", 0)
-    monkeypatch.setattr(blockwise_attention, "BLOCK_SIZE", 4)
+    monkeypatch.setattr(linear_attention, "BLOCK_SIZE", 4)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from hf_posenc import (
 )
 from hf_posenc.convert.auto_loading import auto_from_pretrained
 from hf_posenc.convert.folders import convert_folder
-from hf_posenc.hub.foreign_files import MODEL_FILES, explain_unreadable
+from hf_posenc.hub.errors import MODEL_FILES, explain_unreadable
 from hf_posenc.inference.ctranslate2_translator import METADATA_FILE, read_metadata
 from hf_posenc.inference.onnx_model import EXPORT_FILE, GRAPHS, graph_files
 from hf_posenc.results.json_records import read_json

@@ -9,7 +9,7 @@ from support.reference import BOTH_SIDES, EXACT
 from torch import nn
 
 from hf_posenc import AttentionContext
-from hf_posenc.encodings.masks import valid_keys
+from hf_posenc.encodings.positions import valid_keys
 from hf_posenc.encodings.registry import build_position_encodings
 
 

@@ -37,9 +37,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..encodings.base import EncodingConfig, EncodingParameter, StackSpec
+from ..encodings.base import EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.cache import EncodingState
-from ..encodings.citations import Reference
 from ..encodings.positions import AttentionContext
 
 

@@ -41,9 +41,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..encodings.base import EncodingConfig, EncodingParameter, StackSpec
+from ..encodings.base import EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.cache import EncodingState
-from ..encodings.citations import Reference
 from ..encodings.positions import AttentionContext, at_least_float32
 from .base import (
     Alignment,

@@ -26,9 +26,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..encodings.base import EncodingConfig, EncodingParameter, StackSpec
+from ..encodings.base import EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.cache import EncodingState
-from ..encodings.citations import Reference
 from ..encodings.positions import AttentionContext, at_least_float32
 from .base import Alignment, attention_centroid, mean_length_ratio, source_bounds
 

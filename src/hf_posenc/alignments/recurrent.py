@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..encodings.base import MASK_VALUE, EncodingConfig, EncodingParameter, StackSpec
-from ..encodings.citations import Reference
+from ..encodings.base import MASK_VALUE, EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.positions import AttentionContext, at_least_float32
 from .base import Alignment, inverse_softplus, mean_length_ratio, source_bounds, source_padding_mask
 

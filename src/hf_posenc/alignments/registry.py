@@ -2,7 +2,7 @@
 """The registry of alignments: one import and one line for each. `alignment_type` is a key of `ALIGNMENTS`."""
 
 from ..encodings.base import EncodingConfig, validate_registration
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 from .base import Alignment
 from .fertility import Fertility
 from .length_ratio import LengthRatio

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..data.readers import expand_home
 from ..data.segmentation import load_sentence_splitter
 from ..data.tags import corpus_tags, group_by_tags
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from ..utils.run_folder import RESERVED_FOLDERS
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys

@@ -7,7 +7,7 @@ from transformers.activations import ACT2FN
 
 from ..baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from ..encodings.base import EncodingParameter
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from ..transformer.configuration_base import INITIALIZERS, BaseConfig
 from ..transformer.configuration_encodings import EncodingsConfig
 from ..transformer.configuration_posenc import PosEncConfig

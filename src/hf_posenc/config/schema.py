@@ -17,7 +17,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..hub.suggestions import closest_name, validate_names
+from ..hub.errors import closest_name, validate_names
 from ..utils.renamed_keys import validate_current_names
 from ..utils.text_io import JsonObject
 

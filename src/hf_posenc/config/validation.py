@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ..data.corpus import validate_corpus_spec
 from ..data.tags import validate_corpus_tags
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..tokenizer.subwords import validate_tags
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names

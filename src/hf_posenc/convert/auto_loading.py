@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
-from ..hub.foreign_files import CONFIG_FILES, MODEL_FILES, TOKENIZER_FILES, explain_unreadable
+from ..hub.errors import CONFIG_FILES, MODEL_FILES, TOKENIZER_FILES, explain_unreadable
 
 FILES_READ = {AutoConfig: CONFIG_FILES, AutoTokenizer: (*TOKENIZER_FILES, *CONFIG_FILES)}  # by others: MODEL_FILES
 

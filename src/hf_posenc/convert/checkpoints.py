@@ -19,7 +19,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
-from ..hub.foreign_files import CONFIG_FILES, MODEL_FILES, explain_unreadable
+from ..hub.errors import CONFIG_FILES, MODEL_FILES, explain_unreadable
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration

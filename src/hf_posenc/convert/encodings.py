@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..encodings.registry import side_entries
 from ..generation.limits import EXPECTED_LENGTH_OPTION, POSITION_LIMIT_OPTION, SOURCE_END_OPTION
-from ..hub.foreign_files import CONFIG_FILES, explain_unreadable
+from ..hub.errors import CONFIG_FILES, explain_unreadable
 from ..transformer.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
 from ..transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig

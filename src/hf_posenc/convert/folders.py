@@ -14,8 +14,7 @@ from tokenizers import Regex, decoders
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..generation.translate import validate_tokenizer
-from ..hub.foreign_files import CONFIG_FILES, TOKENIZER_FILES, explain_unreadable
-from ..hub.suggestions import closest_name
+from ..hub.errors import CONFIG_FILES, TOKENIZER_FILES, closest_name, explain_unreadable
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.loading import set_weights_mode

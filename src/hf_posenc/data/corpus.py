@@ -16,7 +16,7 @@ import datasets
 from datasets import Dataset, Value
 from datasets.exceptions import DatasetGenerationError
 
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from ..utils.renamed_keys import validate_current_names
 from .concatenation import concatenate_consecutive, concatenate_documents, validate_positive
 from .pair_dataset import (

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from datasets import Dataset
 
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 from ..tokenizer.text import is_blank
 from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, Batch, progress_bars
 from .readers import CorpusSpec

@@ -17,8 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import EncodingConfig, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, PositionEncoding, Reference, StackSpec
 
 
 class Alibi(PositionEncoding):

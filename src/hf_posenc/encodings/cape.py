@@ -12,8 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import EncodingParameter, PositionEncoding
-from .citations import Reference
+from .base import EncodingParameter, PositionEncoding, Reference
 from .positions import AttentionContext
 from .sinusoidal import add_sinusoids
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, interpolation_weights, scale_by
 from .relative_shift import distance_range, extend_distances, select_keys
 

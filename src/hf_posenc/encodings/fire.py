@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.utils.generic import maybe_autocast
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.utils.generic import maybe_autocast
 
-from .base import EncodingConfig, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import VASWANI
+from .base import VASWANI, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .positions import AttentionContext
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32
 from .rotary import cos_sin
 

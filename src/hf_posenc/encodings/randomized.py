@@ -11,8 +11,7 @@ layer.
 import torch
 from torch import Tensor
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext
 
 

@@ -12,8 +12,7 @@ takes 2D back to D. Their "20 % more parameters" follows from none of the obviou
 import torch
 from torch import Tensor, nn
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import NEISHI, ROSENDAHL
+from .base import NEISHI, ROSENDAHL, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .positions import AttentionContext
 from .rnn import run_dense_rnn, run_rnn
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 from .alibi import Alibi
 from .base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec, validate_registration
 from .cape import Cape

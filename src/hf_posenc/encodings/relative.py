@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import ROSENDAHL, Reference
+from .base import ROSENDAHL, EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32, interpolation_weights, scale_by
 from .relative_shift import clip_distances, distance_range, extend_distances, select_distances, select_keys
 from .sinusoidal import sinusoids

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from transformers import ROPE_INIT_FUNCTIONS
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32
 
 # transformers' frequency scalings that do not depend on the input's length.

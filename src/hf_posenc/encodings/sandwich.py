@@ -8,8 +8,7 @@ not depend on it. Channels are counted from 0, as in `sinusoidal`; the paper's f
 import torch
 from torch import Tensor
 
-from .base import EncodingParameter, PositionEncoding
-from .citations import Reference
+from .base import EncodingParameter, PositionEncoding, Reference
 
 CHUNK_SIZE = 2**16  # distances whose cosines are in memory at once
 

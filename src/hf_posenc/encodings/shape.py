@@ -9,8 +9,7 @@ Departure from Kiyono et al.: evaluation has no shift. Their code adds the large
 import torch
 from torch import Tensor
 
-from .base import EncodingParameter, PositionEncoding
-from .citations import Reference
+from .base import EncodingParameter, PositionEncoding, Reference
 from .positions import AttentionContext
 from .sinusoidal import add_sinusoids
 

@@ -12,8 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import VASWANI
+from .base import VASWANI, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .positions import AttentionContext, at_least_float32
 
 

@@ -119,7 +119,7 @@ class PositionEncodingSum(nn.ModuleList):
     ) -> AttentionContext:
         """The context for attention, with what each encoding has prepared for all layers.
 
-        `pruned_ctx` is the same context without the keys that a window hides (window_pruning.py). An encoding that has
+        `pruned_ctx` is the same context without the keys that a window hides (window.py). An encoding that has
         a `max_distance` prepares for those keys; the others prepare for all of them, as their state covers all.
         """
         pruned_ctx = ctx if pruned_ctx is None else pruned_ctx

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .positions import interpolation_weights, scale_by
 
 

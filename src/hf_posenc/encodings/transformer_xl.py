@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .base import EncodingConfig, PositionEncoding, StackSpec
-from .citations import Reference
+from .base import EncodingConfig, PositionEncoding, Reference, StackSpec
 from .positions import AttentionContext, at_least_float32
 from .relative_shift import distance_range, layer_distances, select_keys
 from .rotary import apply_rotary, repeat_for_pairs

@@ -13,8 +13,7 @@ not reversal-equivariant: the registry's property is that of the default.
 import torch
 from torch import Tensor
 
-from .base import MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .citations import LUONG
+from .base import LUONG, MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Window(PositionEncoding):

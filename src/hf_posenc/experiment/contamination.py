@@ -10,7 +10,7 @@ from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenati
 from ..data.pair_dataset import rename_languages
 from ..data.plain_text import text_chunks
 from ..data.readers import CorpusSpec
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from .corpora import read_pairs
 
 MAX_ONE_SIDED_SHARE = 0.01

@@ -17,7 +17,7 @@ from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
 from ..convert.checkpoints import load_any_config
 from ..convert.folders import language_token
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from ..reporting.report import write_report
 from ..results.aggregation import aggregate
 from ..transformer.configuration_posenc import PosEncConfig

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..encodings.masks import target_valid_mask
+from ..encodings.positions import target_valid_mask
 from .limits import (
     EXPECTED_LENGTH_OPTION,
     LENGTH_OPTIONS,

@@ -19,7 +19,7 @@ from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput, TransformersKwargs
 
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 
 CACHE_NAMES = ("cache", "past_key_values")
 # The name by which the installed transformers passes a cache to a model and reads it from the outputs.

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from ..convert.auto_loading import auto_from_pretrained
 from ..generation.limits import max_target_lengths
 from ..generation.translate import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
-from ..hub.foreign_files import explain_unreadable
+from ..hub.errors import explain_unreadable
 from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..utils.manifest import verify_folder
 from .export_validation import missing_extra_error

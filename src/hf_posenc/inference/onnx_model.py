@@ -28,7 +28,7 @@ from ..generation.limits import (
     last_source_positions,
 )
 from ..generation.model_inputs import CACHE_NAME, CACHE_NAMES
-from ..hub.foreign_files import explain_unreadable
+from ..hub.errors import explain_unreadable
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.encoder_decoder import TranslationModelOutput
 from ..utils.manifest import MANIFEST, verify_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from ..encodings.citations import Reference
+from ..encodings.base import Reference
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string
 from ..utils.text_io import JsonObject
 

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.models import BPE
 
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 
 State = dict[str, Any]  # a normalizer as in tokenizer.json
 

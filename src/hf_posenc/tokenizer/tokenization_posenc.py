@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import PostProcessor
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..hub.foreign_files import TOKENIZER_FILES, explain_unreadable
+from ..hub.errors import TOKENIZER_FILES, explain_unreadable
 from .normalization import split_normalizer, validate_steps, with_steps
 from .subwords import (
     SPECIAL_TOKENS,

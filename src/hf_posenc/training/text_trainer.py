@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..data.lengths import lengths
-from ..encodings.masks import document_mask
+from ..encodings.positions import document_mask
 from .trainer import LengthTrainer
 
 

@@ -15,8 +15,7 @@ from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..encodings.base import StackSpec
-from ..encodings.masks import AttentionMask
-from ..encodings.positions import AttentionContext
+from ..encodings.positions import AttentionContext, AttentionMask
 from ..encodings.sum import PositionEncodingSum
 from .configuration_posenc import PosEncConfig
 

@@ -13,8 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from ..generation.model_inputs import CACHE_NAMES
-from ..hub.foreign_files import CONFIG_FILES, explain_unreadable
-from ..hub.suggestions import closest_name
+from ..hub.errors import CONFIG_FILES, closest_name, explain_unreadable
 from ..hub.version import SAME_CONFIG_FIELDS, __version__
 
 # Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or

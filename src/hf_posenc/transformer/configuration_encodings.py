@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 
 from ..encodings.base import EncodingParameter, StackSpec
 from ..encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
-from ..hub.suggestions import validate_names
+from ..hub.errors import validate_names
 from .configuration_base import BaseConfig
 
 # Keys of `rope_parameters` of every `rope_type`: what is rotated, and how fast.

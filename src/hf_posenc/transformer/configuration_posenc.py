@@ -12,7 +12,7 @@ from ..alignments.base import Alignment
 from ..alignments.registry import ALIGNMENTS, get_alignment
 from ..encodings.base import EncodingParameter, StackSpec
 from ..encodings.registry import POSITION_ENCODINGS, parse_sum, side_entries
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 from .configuration_encodings import EncodingsConfig, describe_parameters
 from .configuration_shared import SHARED_FIELDS, SharedConfig
 

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from ..encodings.base import StackSpec
 from ..encodings.registry import POSITION_ENCODINGS, parse_sum
-from ..hub.suggestions import closest_name
+from ..hub.errors import closest_name
 from .configuration_encodings import EncodingsConfig, describe_parameters
 
 # Keywords of an encoder-decoder's config that a decoder-only model has no use for.

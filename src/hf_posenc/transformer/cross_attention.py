@@ -10,11 +10,9 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from ..alignments.base import resolve_source_positions, validate_no_source_positions, without_adapters
 from ..encodings.cache import EvictingLayer, state_of_cache
-from ..encodings.masks import AttentionMask, positions_from_mask, validate_source_mask
-from ..encodings.positions import AttentionContext
+from ..encodings.positions import AttentionContext, AttentionMask, positions_from_mask, validate_source_mask
 from .configuration_posenc import PosEncConfig
-from .plans.window_blocks import make_window_blocks
-from .plans.window_pruning import prune_to_window
+from .plans.window import make_window_blocks, prune_to_window
 
 
 def cross_attention_context(

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 
-from ..encodings.masks import positions_from_mask
+from ..encodings.positions import positions_from_mask
 from ..generation.generate import Seq2SeqGenerationMixin
 from ..generation.model_inputs import CACHE_NAME, get_cache, rename_cache, require_tokens
 from .configuration_shared import SharedConfig

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
-from ..hub.foreign_files import explain_unreadable
+from ..hub.errors import explain_unreadable
 from .configuration_base import SIZE_FIELDS, BaseConfig
 
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer of Vaswani et al. (encodings/citations.py), with hooks for position encodings.
+"""The encoder-decoder Transformer of Vaswani et al. (encodings/base.py), with hooks for position encodings.
 
 It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of base.py. From
 top to bottom: encoder, decoder, the model, the model with an output projection. Base classes are in
-transformer/stack.py and transformer/encoder_decoder.py, layers are in transformer/layers.py.
+transformer/stack.py and transformer/encoder_decoder.py, layers are in transformer/stack.py.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,16 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..alignments.base import has_source_position, validate_lookahead, without_adapters
 from ..alignments.registry import build_alignment
+from ..encodings.base import VASWANI
 from ..encodings.cache import cached_seq_length
-from ..encodings.citations import VASWANI
-from ..encodings.masks import AttentionMask, new_valid_mask, positions_from_mask, slice_mask, target_valid_mask
-from ..encodings.positions import AttentionContext
+from ..encodings.positions import (
+    AttentionContext,
+    AttentionMask,
+    new_valid_mask,
+    positions_from_mask,
+    slice_mask,
+    target_valid_mask,
+)
 from ..encodings.registry import build_position_encodings
 from ..generation.limits import SourcePositionReader, last_source_positions
 from ..generation.model_inputs import (
@@ -44,8 +50,7 @@ from .encoder_decoder import (
     TranslationModelOutput,
     merge_outputs,
 )
-from .layers import PosEncDecoderLayer, PosEncEncoderLayer
-from .stack import PosEncStack
+from .stack import PosEncDecoderLayer, PosEncEncoderLayer, PosEncStack
 
 
 class PosEncEncoder(PosEncStack):

@@ -16,15 +16,14 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ..encodings.citations import VASWANI
-from ..encodings.masks import document_mask
+from ..encodings.base import VASWANI
+from ..encodings.positions import document_mask
 from ..generation.model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache, require_tokens
 from ..generation.translate import TranslationOutput, translate
 from .attention import Attention
 from .configuration_posenc_causal import PosEncCausalConfig
-from .layers import PosEncEncoderLayer
 from .pretrained import PosEncPreTrainedModel
-from .stack import PosEncStack
+from .stack import PosEncEncoderLayer, PosEncStack
 
 
 # `super().__init__` makes all modules; post_init follows. trf-ignore: TRF013

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from ..generation.model_inputs import CACHE_NAMES, exactly_one_input
-from ..hub.foreign_files import MODEL_FILES, explain_unreadable
+from ..hub.errors import MODEL_FILES, explain_unreadable
 from .configuration_base import BaseConfig
 from .loading import LOADING_CHECK, NameOrPath, load_strict, set_weights_mode, validate_weight_files
 

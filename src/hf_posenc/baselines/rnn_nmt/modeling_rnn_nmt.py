@@ -29,9 +29,9 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 
+from ...encodings.base import LUONG, NEISHI
 from ...encodings.cache import state_of_cache
-from ...encodings.citations import LUONG, NEISHI
-from ...encodings.masks import new_valid_mask
+from ...encodings.positions import new_valid_mask
 from ...encodings.rnn import run_dense_rnn, run_rnn
 from ...generation.model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from ...transformer.encoder_decoder import (

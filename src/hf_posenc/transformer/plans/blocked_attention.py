@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...encodings.masks import has_contiguous_positions
-from ...encodings.positions import AttentionContext
+from ...encodings.positions import AttentionContext, has_contiguous_positions
 from ...encodings.relative_shift import query_blocks
 from ...encodings.sum import PositionEncodingSum
 

@@ -13,22 +13,214 @@ Each part p has its output and its log-sum-exp, and together they are the softma
     lse = log(sum_p exp(lse_p)),    output = sum_p exp(lse_p - lse) output_p
 
 The backward pass evaluates a kernel's gradients at the output and lse of the whole, as in ring attention (Liu et al.,
-2023, https://arxiv.org/abs/2310.01889), and computes the band again. The parts are computed in
-transformer/plans/blockwise_attention.py, which has the shape letters.
+2023, https://arxiv.org/abs/2310.01889), and computes the band again.
+
+Shape letters are those of encodings/base.py; L is the length, N the number of blocks, C the queries of a block, W the
+keys that they see.
 
 This function is not in transformers' ALL_ATTENTION_FUNCTIONS. Those are chosen by the config and take bias tensors;
 this one is chosen by the input (its length, its holes) and takes hooks, because the biases would fill L x L. Also, that
 registry is global: code that travels with a checkpoint would replace the function of the installed package.
 """
 
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ...encodings.masks import has_contiguous_positions
-from ...encodings.positions import AttentionContext
+from ...encodings.positions import AttentionContext, has_contiguous_positions
 from ...encodings.sum import PositionEncodingSum
-from .blockwise_attention import BlockwiseAttention
+
+BLOCK_SIZE = 32  # queries of a block, C
+
+# torch's CPU kernels, which take and return the log-sum-exp.
+KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class SavedWeights(FunctionCtx):
+    """The attribute of torch's context of one call, which the backward pass reads."""
+
+    saved_tensors: tuple[Tensor]
+
+
+class SoftmaxWithLSE(torch.autograd.Function):
+    """Softmax and log-sum-exp over the last axis.
+
+    It avoids torch's exp, which takes thirty times as long where it underflows, as for a hidden key; torch's softmax
+    does not. The lse is read off the largest score: lse = max(score) - log(max(p)).
+    """
+
+    @staticmethod
+    def forward(ctx: SavedWeights, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (..., S) and lse (...) of scores (..., S)."""
+        p = scores.softmax(-1)
+        ctx.save_for_backward(p)
+        return p, scores.amax(-1) - p.amax(-1).log()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: SavedWeights, d_p: Tensor, d_lse: Tensor) -> Tensor:
+        """p (d_p - sum(p d_p)) of the softmax, plus p d_lse, because the gradient of lse is p."""
+        (p,) = ctx.saved_tensors
+        return p * (d_p + (d_lse - (p * d_p).sum(-1))[..., None])
+
+
+@dataclass(frozen=True)
+class FarKeys:
+    """All keys from `clip` tokens on to one side, as a causal attention without positions.
+
+    Query i attends to keys up to i - clip: without the first `clip` queries and the last `clip` keys this is a causal
+    mask. The future is the same with queries and keys in reverse order.
+    """
+
+    clip: int
+    is_past: bool
+
+    @property
+    def distance(self) -> int:
+        """The distance for which the hooks compute the tail's biases; all its keys share them."""
+        return -self.clip if self.is_past else self.clip
+
+    def select_qkv(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries that have such keys, and those keys and values (B, H, L - clip, K)."""
+        return self.select_queries(q_BHLK), self.select_keys(k_BHLK), self.select_keys(v_BHLK)
+
+    def select_queries(self, x: Tensor) -> Tensor:
+        """The queries of (B, H, L, ...) that have such keys, in the order of the causal mask."""
+        return x[:, :, self.clip :] if self.is_past else x[:, :, : -self.clip].flip(2)
+
+    def select_keys(self, x: Tensor) -> Tensor:
+        """The keys of (B, H, L, ...) that some query sees, in the order of the causal mask."""
+        return x[:, :, : -self.clip] if self.is_past else x[:, :, self.clip :].flip(2)
+
+    def restore_queries(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """The inverse of `select_queries` (B, H, L, ...), with `fill` for the other queries."""
+        return pad_time(x, self.clip, 0, fill) if self.is_past else pad_time(x.flip(2), 0, self.clip, fill)
+
+    def restore_keys(self, x: Tensor) -> Tensor:
+        """The inverse of `select_keys` (B, H, L, ...), with zeros for the other keys."""
+        return pad_time(x, 0, self.clip) if self.is_past else pad_time(x.flip(2), self.clip, 0)
+
+
+def pad_time(x: Tensor, before: int, after: int, value: float = 0.0) -> Tensor:
+    """Padding along the third axis."""
+    return nn.functional.pad(x, (0, 0) * (x.ndim - 3) + (before, after), value=value)
+
+
+class BlockwiseAttention:
+    """The parts of one attention, each with its own queries and keys.
+
+    Masks are additive and finite (`mask_value`): a row of -inf would make its lse, and then all of it, NaN.
+    """
+
+    def __init__(self, positions: PositionEncodingSum, ctx: AttentionContext, like_BHLK: Tensor) -> None:
+        device, self.length, self.scaling = like_BHLK.device, like_BHLK.shape[2], like_BHLK.shape[-1] ** -0.5
+        self.positions, self.mask_value = positions, torch.finfo(like_BHLK.dtype).min / 4
+        self.autocast_state = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        clip = min(int(positions.max_distance or 1), self.length)
+        sides = [True] if ctx.is_causal else [True, False]
+        self.tails = [FarKeys(clip, is_past) for is_past in sides if positions.is_global and clip < self.length]
+        self.before, self.after = clip - 1, 0 if ctx.is_causal else clip - 1
+        self.num_blocks = -(-self.length // BLOCK_SIZE)
+        queries_C = torch.arange(BLOCK_SIZE, device=device)
+        keys_W = torch.arange(-self.before, BLOCK_SIZE + self.after, device=device)
+        is_key_B1L = (
+            like_BHLK.new_ones(1, 1, self.length).bool() if ctx.valid_mask_BT is None else ctx.valid_mask_BT[:, None]
+        )
+        distance_CW = keys_W - queries_C[:, None]
+        is_near_CW = (-clip < distance_CW) & (distance_CW <= self.after)
+        is_near_B1NCW = self.windows(is_key_B1L)[..., None, :] & is_near_CW
+        self.mask_B1NCW = self.additive_mask(is_near_B1NCW, torch.promote_types(like_BHLK.dtype, torch.float32))
+        self.mask_B1L = None if ctx.valid_mask_BT is None else self.additive_mask(is_key_B1L, like_BHLK.dtype)
+        # Distances are the same in every block, and so are positions that count from its first query.
+        ctx = ctx.replace(valid_mask_BT=None, mask=None, inputs_BTD=None, plan=None)
+
+        like_B1D = like_BHLK[:, :, :1].transpose(1, 2).flatten(2)
+
+        def context_for(queries_Q: Tensor, keys_S: Tensor) -> AttentionContext:
+            block_ctx = ctx.replace(query_pos_BQ=queries_Q[None], key_pos_BS=keys_S[None])
+            return positions.prepare_biases(like_B1D, block_ctx)
+
+        self.near_ctx = context_for(queries_C.repeat(self.num_blocks), keys_W)
+        self.far_ctx = {tail: context_for(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}
+
+    def additive_mask(self, is_attendable: Tensor, dtype: torch.dtype) -> Tensor:
+        """Zero where a key may be attended to, `mask_value` elsewhere."""
+        return torch.zeros_like(is_attendable, dtype=dtype).masked_fill(~is_attendable, self.mask_value)
+
+    def autocast(self) -> AbstractContextManager:
+        """The autocast state of the forward pass, in which the backward pass recomputes."""
+        enabled, dtype = self.autocast_state
+        return torch.autocast("cpu", dtype=dtype, enabled=enabled)
+
+    def blocks(self, x_BHLK: Tensor) -> Tensor:
+        """The queries by blocks (B, H, N, C, K), the last block padded."""
+        return pad_time(x_BHLK, 0, self.num_blocks * BLOCK_SIZE - self.length).unflatten(2, (-1, BLOCK_SIZE))
+
+    def windows(self, x: Tensor) -> Tensor:
+        """The keys around each block, of (B, H, L, ...): (B, H, N, W, ...).
+
+        A window is its own block with the blocks before and after it, cropped to `before` and `after` tokens. Windows
+        overlap, so they are concatenated from shifted views of the blocks.
+        """
+        left, right = -(-self.before // BLOCK_SIZE), -(-self.after // BLOCK_SIZE)
+        padded = pad_time(x, left * BLOCK_SIZE, (self.num_blocks + right) * BLOCK_SIZE - self.length).unflatten(
+            2, (-1, BLOCK_SIZE)
+        )
+        shifted = [padded[:, :, first : first + self.num_blocks] for first in range(left + 1 + right)]
+        shifted[0] = shifted[0][:, :, :, left * BLOCK_SIZE - self.before :]
+        shifted[-1] = shifted[-1][:, :, :, : shifted[-1].shape[3] - (right * BLOCK_SIZE - self.after)]
+        return torch.cat(shifted, 3)
+
+    def near_attention(
+        self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, unrotated_q_BHLK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Output (B, H, L, K) and log-sum-exp (B, H, L) of the band."""
+        scores_BHNCW = self.blocks(q_BHLK * self.scaling) @ self.windows(k_BHLK).transpose(3, 4)
+        unrotated_BHQK = self.blocks(unrotated_q_BHLK).flatten(2, 3)
+        scores_BHNCW = scores_BHNCW + self.bias(unrotated_BHQK, k_BHLK, self.near_ctx).unflatten(2, (-1, BLOCK_SIZE))
+        p_BHNCW, lse_BHNC = SoftmaxWithLSE.apply(scores_BHNCW + self.mask_B1NCW)
+        p_BHNCW = p_BHNCW.to(v_BHLK.dtype)
+        out_BHQK = (p_BHNCW @ self.windows(v_BHLK)).flatten(2, 3)
+        if self.positions.has_value_bias:
+            out_BHQK = out_BHQK + self.positions.value_bias(p_BHNCW.flatten(2, 3), self.near_ctx)
+        return out_BHQK[:, :, : self.length], lse_BHNC.flatten(2)[:, :, : self.length]
+
+    def tail_bias(self, tail: FarKeys, unrotated_q_BHLK: Tensor, v_BHLK: Tensor) -> tuple[Tensor, Tensor]:
+        """The biases that all keys of a tail share: one score for each query (B, H, L), and values with their bias."""
+        bias_BHL = self.bias(unrotated_q_BHLK, v_BHLK, self.far_ctx[tail])[..., 0].expand(unrotated_q_BHLK.shape[:3])
+        if self.positions.has_value_bias:
+            all_weight_BHQ1 = torch.ones_like(v_BHLK[:1, :, :1, :1])
+            v_BHLK = v_BHLK + self.positions.value_bias(all_weight_BHQ1, self.far_ctx[tail])
+        return bias_BHL, v_BHLK
+
+    def bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The score bias for the positions of `ctx`, zeros if no encoding has one."""
+        if not self.positions.has_score_bias:
+            return q_BHQK.new_zeros(1, 1, q_BHQK.shape[2], 1)
+        return self.positions.score_bias(q_BHQK, k_BHSK, ctx)
+
+    def far_attention(self, tail: FarKeys, qkv: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Output (B, H, L, K) and log-sum-exp (B, H, L) of a tail, without its score bias."""
+        out, lse = KERNEL(*tail.select_qkv(*qkv), 0.0, True, attn_mask=self.mask(tail), scale=self.scaling)
+        return tail.restore_queries(out), tail.restore_queries(lse, self.mask_value)
+
+    def far_attention_backward(
+        self, tail: FarKeys, qkv: tuple[Tensor, ...], d_out_BHLK: Tensor, out_BHLK: Tensor, lse_BHL: Tensor
+    ) -> tuple[Tensor, ...]:
+        """A tail's share of the gradients of q, k and v, given output and log-sum-exp of the whole."""
+        d_out, *whole = (tail.select_queries(x).contiguous() for x in (d_out_BHLK, out_BHLK, lse_BHL))
+        inputs = tail.select_qkv(*qkv)
+        grads = KERNEL_BACKWARD(d_out, *inputs, *whole, 0.0, True, attn_mask=self.mask(tail), scale=self.scaling)
+        return tail.restore_queries(grads[0]), tail.restore_keys(grads[1]), tail.restore_keys(grads[2])
+
+    def mask(self, tail: FarKeys) -> Tensor | None:
+        """The additive mask of a tail's padding (B, 1, 1, S), None without padding."""
+        return None if self.mask_B1L is None else tail.select_keys(self.mask_B1L)[:, :, None]
+
 
 MIN_LENGTH = 512  # in tokens; below it, computing all scores at once is faster
 

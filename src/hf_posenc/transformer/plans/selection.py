@@ -6,7 +6,7 @@
     blocked    other biases: blocks of queries, computed again in the backward pass (blocked_attention.py)
     None       all scores at once: short inputs, cached steps, weights that are wanted, positions with gaps
 
-A cross-attention with a window has a plan of its own (window_blocks.py). Results do not depend on the plan.
+A cross-attention with a window has a plan of its own (window.py). Results do not depend on the plan.
 """
 
 import math
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import maybe_autocast
 
-from ...encodings.masks import has_contiguous_positions
-from ...encodings.positions import AttentionContext, at_least_float32
+from ...encodings.positions import AttentionContext, at_least_float32, has_contiguous_positions
 from ...encodings.sum import PositionEncodingSum
 from .blocked_attention import AttendBlock, blocked_attention_forward, supports_blocked_attention
 from .distance_attention import KeyRanges, distance_attention

@@ -1,18 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of readers of saved files: one ValueError of one line that names the folder and the file.
+"""Errors for names that are misspelt, and for files of others that cannot be read.
+
+A reader of saved files raises one ValueError of one line that names the folder and the file.
 
 Checkpoints come from anyone. transformers, tokenizers, safetensors, onnxruntime and CTranslate2 raise errors of twenty
 types for a file that is cut or has a value of another kind, and most name no file.
 """
 
+import difflib
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
+
+
+def closest_name(name: str, known: Iterable[str]) -> str:
+    """The `known` name most like `name`; `known` must not be empty."""
+    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0)[0]
+
+
+def validate_names(names: Iterable[str], known: Iterable[str], owner: str) -> None:
+    """Raise a ValueError for the first of the `names` that is not `known`; the message names their `owner`."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{owner} has no key {name!r}; the nearest one is {closest_name(name, known)!r}.")
+
+
+__all__ = ["closest_name", "validate_names"]
+
 
 # The files that are read of a checkpoint, as patterns.
 CONFIG_FILES = ("config.json",)
