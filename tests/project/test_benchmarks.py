@@ -443,3 +443,13 @@ def test_exporters_whose_packages_are_installed_write_graphs_that_equal_the_mode
         elif record["exporter"] == "DynamoExporter":  # what the others write is what the benchmark is for
             assert record["outcome"] == "equal"
     assert len(report["records"]) == 6 and "| `DynamoExporter` | equal | equal |" in table
+
+
+def test_a_pass_calls_few_functions_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """A reader can follow one attention; each number may only be lowered."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    importlib.import_module("call_budget").main(["--encodings", "relative", "none"])
+    rows = [re.findall(r"\d+", line) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == 2
+    assert all(int(count) <= most for count, most in zip(rows[0], (47, 12, 21, 116), strict=True))
+    assert all(int(count) <= most for count, most in zip(rows[1], (28, 11, 8, 78), strict=True))

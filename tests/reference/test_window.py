@@ -33,7 +33,8 @@ def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradie
     mask = torch.ones(1, 1, 7, 7, dtype=torch.bool)
     place = positions.prepare(x, AttentionContext(at, at))
     ours, _ = attention(x, mask.tril() if causal else mask, positions=positions, ctx=place)
-    q, k, v = (attention.split_heads(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    q, k, v = (project(x).unflatten(2, (-1, attention.head_dim)).transpose(1, 2) for project in projections)
     rows, after = [], 0 if causal else 2 if lookahead is None else lookahead
     for i in range(7):
         near = slice(max(0, i - 2), i + after + 1)

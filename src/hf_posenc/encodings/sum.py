@@ -3,7 +3,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from functools import cached_property, reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,9 @@ class PositionEncodingSum(nn.ModuleList):
         self.has_score_bias, self.has_value_bias = self.has_hook("score_bias"), self.has_hook("value_bias")
         self.bias_indices = sorted({*self.hook_table["score_bias"], *self.hook_table["value_bias"]})
         self.modifies_attention = any(self.has_hook(hook) for hook in HOOKS if hook != "embed")
+        self.embeds, self.rotates_queries, self.rotates_keys = map(
+            self.has_hook, ("embed", "rotate_queries", "rotate_keys")
+        )
 
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
@@ -51,26 +55,26 @@ class PositionEncodingSum(nn.ModuleList):
 
     def contexts_for(self, hook: str, ctx: AttentionContext) -> list[tuple[PositionEncoding, AttentionContext]]:
         """The encodings that have this hook, each with its own context: its prepared values and its state."""
-        contexts = []
+        contexts: list[Any] = []
         for index in self.hook_table[hook]:
             state = self.state_of(index, ctx) if self.encodings[index].is_stateful else None
             # None where `prepare` has not run: `augment_positions` and `embed` come before it.
             prepared = None if ctx.prepared is None else ctx.prepared[index]
             layer = None if ctx.prepared_layer is None else ctx.prepared_layer[index]
             own_ctx = ctx.replace(prepared=prepared, prepared_layer=layer, state=state)
-            contexts.append((self.encoding_at(index), own_ctx))
+            contexts.append((self._modules[str(index)], own_ctx))
         return contexts
 
     def state_of(self, index: int, ctx: AttentionContext) -> EncodingState | None:
         """The cached state of one encoding, None where nothing is cached."""
         return None if ctx.state is None else ctx.state.scoped(self.names[index], ctx.layer)
 
-    @property
+    @cached_property
     def is_global(self) -> bool:
         """Whether no encoding hides keys by their distance."""
         return all(encoding.is_global for encoding in self.encodings)
 
-    @property
+    @cached_property
     def max_distance(self) -> int | None:
         """The distance in tokens from which every bias is constant or every key is hidden; None without one."""
         distances, windows = [], []
@@ -87,13 +91,13 @@ class PositionEncodingSum(nn.ModuleList):
         clip = min(windows) if windows else max(distances)
         return None if clip == math.inf else int(clip)
 
-    @property
+    @cached_property
     def hiding_distance(self) -> int | None:
         """The distance from which keys are hidden, None if no encoding hides them."""
         distances = [encoding.max_distance for encoding in self.encodings if not encoding.is_global]
         return int(min(distance for distance in distances if distance is not None)) if distances else None
 
-    @property
+    @cached_property
     def hiding_lookahead(self) -> int | None:
         """The distance from which keys after the query are hidden, None if no encoding hides them."""
         distances = [
@@ -103,7 +107,7 @@ class PositionEncodingSum(nn.ModuleList):
         ]
         return int(min(distance for distance in distances if distance is not None)) if distances else None
 
-    @property
+    @cached_property
     def sliding_window(self) -> int | None:
         """The distance from which keys can be left out: `hiding_distance`, if all biases have a `max_distance`."""
         return None if self.is_global else self.max_distance
@@ -162,7 +166,7 @@ class PositionEncodingSum(nn.ModuleList):
             prepared_layer[index] = self.encoding_at(index)("prepare_layer", ctx)
         return ctx.replace(prepared_layer=prepared_layer)
 
-    @property
+    @cached_property
     def has_distance_bias(self) -> bool:
         """Whether there are biases, and all of them depend on head and distance alone."""
         encodings = [self.encodings[index] for index in self.bias_indices]

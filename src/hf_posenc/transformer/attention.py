@@ -54,10 +54,12 @@ class Attention(nn.Module):
         """The attended tokens (B, T, D) and the attention weights (B, H, Q, S), None where the back end has none."""
         if positions.modifies_attention:
             ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
-        unrotated_q_BHQK = self.split_heads(self.q_proj(x_BTD))
+        batch, num_tokens, _ = x_BTD.shape
+        unrotated_q_BHQK = self.q_proj(x_BTD).view(batch, num_tokens, -1, self.head_dim).transpose(1, 2)
         k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
-        k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
-        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
+        if ctx.attended_keys is not None:
+            k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
+        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx) if positions.rotates_queries else unrotated_q_BHQK
         qkv, p_BHQS = (q_BHQK, k_BHSK, v_BHSK), None
         attend = partial(self.attend, positions=positions, kwargs=kwargs)
         if ctx.plan is None:
@@ -92,7 +94,7 @@ class Attention(nn.Module):
                 bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
         if positions.has_value_bias:
-            biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
+            biases["value_bias"] = partial(positions.value_bias, ctx=ctx)
         attention_forward: AttentionFunction = (
             eager_attention_forward if needs_weights else self.attention_interface(kwargs)
         )
@@ -100,10 +102,6 @@ class Attention(nn.Module):
             self, *qkv, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
-
-    def split_heads(self, x_BTD: Tensor) -> Tensor:
-        """Split the width among the heads (B, H, T, K)."""
-        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
 
     def project_keys_and_values(
         self,
@@ -123,12 +121,12 @@ class Attention(nn.Module):
         if is_cross and cache is not None and cache.is_updated.get(layer):
             cached = cache.cross_attention_cache.layers[layer]
             return cached.keys, cached.values
-        key_value_inputs_BSD = key_value_states_BSD if is_cross else x_BTD
-        k_BHSK, v_BHSK = (
-            self.split_heads(self.k_proj(key_value_inputs_BSD)),
-            self.split_heads(self.v_proj(key_value_inputs_BSD)),
-        )
-        k_BHSK = positions.rotate_keys(k_BHSK, ctx)
+        inputs_BSD = x_BTD if key_value_states_BSD is None else key_value_states_BSD
+        shape = *inputs_BSD.shape[:2], -1, self.head_dim
+        k_BHSK = self.k_proj(inputs_BSD).view(shape).transpose(1, 2)
+        v_BHSK = self.v_proj(inputs_BSD).view(shape).transpose(1, 2)
+        if positions.rotates_keys:
+            k_BHSK = positions.rotate_keys(k_BHSK, ctx)
         if cache is None:
             return k_BHSK, v_BHSK
         if not is_cross:

@@ -4,8 +4,6 @@
 It calls hooks, never an encoding by name. Shape letters as in encodings/base.py.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache, GradientCheckpointingLayer
@@ -37,17 +35,16 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def residual(
-        self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
-    ) -> tuple[Tensor, Tensor | None]:
-        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None without any."""
-        output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
+    def residual(self, x_BTD: Tensor, output_BTD: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """The tokens after a sub-layer, from those before it and its output (B, T, D)."""
         x_BTD = x_BTD + self.dropout(output_BTD)
-        return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
+        return x_BTD if self.norm_first else norm(x_BTD)
 
-    def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """The feed-forward sub-layer's output (B, T, D); None for attention weights."""
-        return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
+    def feed_forward(self, x_BTD: Tensor) -> Tensor:
+        """The tokens after the feed-forward sub-layer (B, T, D)."""
+        norm = self.final_layer_norm
+        hidden = self.activation(self.fc1(norm(x_BTD) if self.norm_first else x_BTD))
+        return self.residual(x_BTD, self.fc2(self.activation_dropout(hidden)), norm)
 
 
 class PosEncEncoderLayer(PosEncLayer):
@@ -60,10 +57,9 @@ class PosEncEncoderLayer(PosEncLayer):
 
     def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
         """The tokens after the layer (B, T, D)."""
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0]
+        norm = self.self_attn_layer_norm
+        output_BTD, _ = self.self_attn(norm(x_BTD) if self.norm_first else x_BTD, attention_mask, **kwargs)
+        return self.feed_forward(self.residual(x_BTD, output_BTD, norm))
 
 
 class PosEncDecoderLayer(PosEncLayer):
@@ -92,22 +88,18 @@ class PosEncDecoderLayer(PosEncLayer):
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
         self_cache = None if cache is None else cache.self_attention_cache
-        self_inputs = {"positions": positions, "ctx": ctx, "cache": self_cache}
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
-        )
-        cross_inputs = {
-            "positions": cross_positions,
-            "ctx": cross_ctx,
-            "cache": cache,
-            "key_value_states_BSD": encoder_states_BSD,
-        }
-        x_BTD, p_BHTS = self.residual(
-            x_BTD,
-            lambda x: self.encoder_attn(x, encoder_attention_mask, **cross_inputs, **kwargs),
-            self.encoder_attn_layer_norm,
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0], p_BHTS
+        norm = self.self_attn_layer_norm
+        output_BTD, _ = self.self_attn(
+            norm(x_BTD) if self.norm_first else x_BTD, attention_mask,
+            positions=positions, ctx=ctx, cache=self_cache, **kwargs,
+        )  # fmt: skip
+        x_BTD = self.residual(x_BTD, output_BTD, norm)
+        norm = self.encoder_attn_layer_norm
+        output_BTD, p_BHTS = self.encoder_attn(
+            norm(x_BTD) if self.norm_first else x_BTD, encoder_attention_mask,
+            positions=cross_positions, ctx=cross_ctx, cache=cache, key_value_states_BSD=encoder_states_BSD, **kwargs,
+        )  # fmt: skip
+        return self.feed_forward(self.residual(x_BTD, output_BTD, norm)), p_BHTS
 
 
 # Its subclasses call post_init when they are whole. trf-ignore: TRF013
@@ -165,10 +157,12 @@ class PosEncStack(Stack):
             dropout = self.config.attention_dropout if self.training else 0.0
             plan = choose_plan(self.positions, x_BTD, ctx, dropout)
             ctx = ctx.replace(plan=plan, is_contiguous=plan is not None and plan.is_contiguous)
-        x_BTD = self.positions.embed(x_BTD, ctx)
+        if self.positions.embeds:
+            x_BTD = self.positions.embed(x_BTD, ctx)
         if self.layernorm_embedding is not None:
             x_BTD = self.layernorm_embedding(x_BTD)
-        pruned_ctx = prune_to_window(ctx, self.positions.sliding_window, self.min_keys_to_prune)
+        window = self.positions.sliding_window
+        pruned_ctx = ctx if window is None else prune_to_window(ctx, window, self.min_keys_to_prune)
         return x_BTD, self.positions.prepare(x_BTD, ctx, pruned_ctx)
 
     def causal_context(
