@@ -257,7 +257,13 @@ def acts_in_cross_attention(name: str) -> bool:
 
 def encoding_page(name: str) -> str:
     """The page of one encoding."""
-    entry, said = POSITION_ENCODINGS[name], encoding_words()[name]
+    entry, words = POSITION_ENCODINGS[name], encoding_words()
+    if name not in words:
+        raise ValueError(
+            f"Each encoding must have an entry in docs/reference/encodings.yaml, but {name} has none; add its title, "
+            "claim, failures and verdict, which may be: not tested."
+        )
+    said = words[name]
     module = inspect.getmodule(entry.encoding)
     code = Path(str(inspect.getsourcefile(entry.encoding))).relative_to(ROOT).as_posix()
     encoding = entry(PosEncConfig(), PosEncConfig().side("encoder"))
@@ -290,7 +296,7 @@ def encoding_page(name: str) -> str:
     if entry.config_parameters:
         rows = [[f"`{p.name}`", f"`{p.default}`", p.constraint, p.meaning] for p in entry.config_parameters]
         parts.append("## Parameters\n\n" + markdown_table(["field", "default", "must be", "meaning"], rows))
-    verdict = f"**Claim.** {said['claim']}\n\n**Verdict: {said['verdict']}.** {said['evidence']}"
+    verdict = f"**Claim.** {said['claim']}\n\n**Verdict: {said['verdict']}.** {said.get('evidence', '')}".rstrip()
     parts.append(f"## The claim, and our verdict\n\n{verdict}\n\n**Known failures.** {said['failures']}")
     parts.append("## Own results\n\n" + (own_results(said.get("rows", [name.replace("_", "-")])) or "None saved."))
     if costs := cost_rows(name):
