@@ -17,7 +17,7 @@ from training_step import peak_bytes
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_posenc.generation.model_inputs import get_cache
-from hf_posenc.transformer.plans import window as window_blocks
+from hf_posenc.transformer.plans import local_attention as window_blocks
 
 WINDOW, ALL_KEYS = "window", "all keys"
 NUM_BEAMS, FIRST_STEPS = 5, 20  # after the first steps the window is whole

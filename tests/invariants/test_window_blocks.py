@@ -14,8 +14,8 @@ from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.generation.model_inputs import CACHE_NAME, get_cache
 from hf_posenc.transformer.attention import Attention, eager_attention_forward
-from hf_posenc.transformer.plans import window as window_blocks
-from hf_posenc.transformer.plans.window import keys_in_window
+from hf_posenc.transformer.plans import local_attention as window_blocks
+from hf_posenc.transformer.plans.local_attention import keys_in_window
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -483,3 +483,14 @@ def test_a_file_may_be_run_twice_as_a_notebooks_cell_is(unregistered_after):
     register_position_encoding("own", Own, **FACTS | {"summary": "Another."})
     assert POSITION_ENCODINGS["own"].summary == "Another."
     assert tiny_config("own").position_encoding_type == "own"
+
+
+def test_a_bias_that_is_stated_twice_is_refused():
+    with pytest.raises(TypeError, match="Twice has distance_bias and score_bias; leave one"):
+
+        class Twice(PositionEncoding):
+            def distance_bias(self, distance_N):
+                return -distance_N.abs()[None]
+
+            def score_bias(self, q_BHQK, k_BHSK, ctx):
+                return -ctx.distance_BQS.abs()[:, None]

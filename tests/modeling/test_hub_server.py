@@ -290,7 +290,7 @@ BROKEN = {
         r"'relative\+relative_key': `relative` and `relative_key` are presets of one encoding.*leave one of them out",
     ),
     "an impossible pair by another version": (
-        lambda folder: edited(folder, "lstm", **both("gru+lstm"), **NEWER),
+        lambda folder: edited(folder, "lstm to gru", **both("gru+lstm"), **NEWER),
         rf"both read the embeddings in order.*leave one of them out\. .*{VERSIONS}",
     ),
     "a field of a newer version": (
@@ -302,13 +302,13 @@ BROKEN = {
         rf"encoder_layers[\s\S]*{VERSIONS}",
     ),
     "weights that nobody asks for": (
-        lambda folder: edited(folder, "relative", **both("rotary")),
-        r"weights must fit the config.*position_encoding_type='rotary'.* unexpected: "
+        lambda folder: edited(folder, "relative", **both("none")),
+        r"weights must fit the config.*position_encoding_type='none'.* unexpected: "
         r"model\.decoder\.positions\.0\.keys, .* and 1 more\. Correct config\.json.*ignore_mismatched_sizes=True",
     ),
     "weights that are missing": (
-        lambda folder: edited(folder, "sinusoidal", **both("gru")),
-        r"decoder_position_encoding_type='gru', .* missing: model\.decoder\.positions\.0\.\S+",
+        lambda folder: edited(folder, "sinusoidal to gru", **both("gru")),
+        r"decoder_position_encoding_type='gru', .* missing: model\.encoder\.positions\.0\.\S+",
     ),
     "weights of other shapes": (
         lambda folder: edited(folder, "relative", relative_clip=5),

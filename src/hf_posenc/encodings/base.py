@@ -258,6 +258,12 @@ class PositionEncoding(nn.Module):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        written = [name for name in ("prepare", "score_bias") if name in vars(cls)]
+        if "distance_bias" in vars(cls) and written:
+            raise TypeError(
+                f"An encoding must state its bias once, but {cls.__name__} has distance_bias and "
+                f"{' and '.join(written)}; leave one of them out."
+            )
         if cls.distance_bias is not None:
             cls.prepare, cls.score_bias = prepare_distance_bias, score_distance_bias  # type: ignore[assignment]
             if cls.max_distance is None:

@@ -174,7 +174,7 @@ class AttentionContext:
     `plan`: how this attention is computed, an AttentionPlan (transformer/plans/); None for all scores at once.
     `is_contiguous`: True for a block of queries that follow each other, padding apart (blocked_attention.py):
         key j is `num_cached` + i - j tokens before query i in every sentence.
-    `attended_keys`: the keys in the window, None for all (window.py): a slice that all sentences share, or the
+    `attended_keys`: the keys in the window, None for all (local_attention.py): a slice that all sentences share, or the
         indices of each sentence's own (B, N).
     `embedded_BTD`: the embedded tokens, for blocked attention, which calls `prepare` in each layer; else None.
     `prepared`: the result of the encoding's `prepare`.

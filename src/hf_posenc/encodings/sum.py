@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import torch
@@ -37,6 +37,15 @@ class PositionEncodingSum(nn.ModuleList):
         self.embeds, self.rotates_queries, self.rotates_keys = map(
             self.has_hook, ("embed", "rotate_queries", "rotate_keys")
         )
+        biases = [self.encodings[index] for index in self.bias_indices]
+        # Whether there are biases, and all of them depend on head and distance alone.
+        self.has_distance_bias = bool(biases) and not self.has_value_bias
+        self.has_distance_bias &= all(encoding.distance_bias is not None for encoding in biases)
+        # Whether no encoding hides keys by their distance, and from which distance on keys can be left out.
+        self.is_global = all(encoding.is_global for encoding in self.encodings)
+        self.max_distance = self.find_max_distance()
+        self.sliding_window = None if self.is_global else self.max_distance
+        self.hiding_distance, self.hiding_lookahead = self.find_hiding_distances()
 
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
@@ -69,13 +78,7 @@ class PositionEncodingSum(nn.ModuleList):
         """The cached state of one encoding, None where nothing is cached."""
         return None if ctx.state is None else ctx.state.scoped(self.names[index], ctx.layer)
 
-    @cached_property
-    def is_global(self) -> bool:
-        """Whether no encoding hides keys by their distance."""
-        return all(encoding.is_global for encoding in self.encodings)
-
-    @cached_property
-    def max_distance(self) -> int | None:
+    def find_max_distance(self) -> int | None:
         """The distance in tokens from which every bias is constant or every key is hidden; None without one."""
         distances, windows = [], []
         for index in self.bias_indices:
@@ -91,26 +94,14 @@ class PositionEncodingSum(nn.ModuleList):
         clip = min(windows) if windows else max(distances)
         return None if clip == math.inf else int(clip)
 
-    @cached_property
-    def hiding_distance(self) -> int | None:
-        """The distance from which keys are hidden, None if no encoding hides them."""
-        distances = [encoding.max_distance for encoding in self.encodings if not encoding.is_global]
-        return int(min(distance for distance in distances if distance is not None)) if distances else None
-
-    @cached_property
-    def hiding_lookahead(self) -> int | None:
-        """The distance from which keys after the query are hidden, None if no encoding hides them."""
-        distances = [
-            encoding.lookahead_distance or encoding.max_distance
-            for encoding in self.encodings
-            if not encoding.is_global
-        ]
-        return int(min(distance for distance in distances if distance is not None)) if distances else None
-
-    @cached_property
-    def sliding_window(self) -> int | None:
-        """The distance from which keys can be left out: `hiding_distance`, if all biases have a `max_distance`."""
-        return None if self.is_global else self.max_distance
+    def find_hiding_distances(self) -> tuple[int | None, int | None]:
+        """The distances from which keys before and after the query are hidden, None if no encoding hides them."""
+        before, after = [], []
+        for encoding in self.encodings:
+            if not encoding.is_global and encoding.max_distance is not None:
+                before.append(int(encoding.max_distance))
+                after.append(encoding.lookahead_distance or int(encoding.max_distance))
+        return min(before, default=None), min(after, default=None)
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
         """Positions for training (B, T)."""
@@ -123,7 +114,7 @@ class PositionEncodingSum(nn.ModuleList):
     ) -> AttentionContext:
         """The context for attention, with what each encoding has prepared for all layers.
 
-        `pruned_ctx` is the same context without the keys that a window hides (window.py). An encoding that has
+        `pruned_ctx` is the same context without the keys that a window hides (local_attention.py). An encoding that has
         a `max_distance` prepares for those keys; the others prepare for all of them, as their state covers all.
         """
         pruned_ctx = ctx if pruned_ctx is None else pruned_ctx
@@ -165,14 +156,6 @@ class PositionEncodingSum(nn.ModuleList):
         for index in self.hook_table["prepare_layer"]:
             prepared_layer[index] = self.encoding_at(index)("prepare_layer", ctx)
         return ctx.replace(prepared_layer=prepared_layer)
-
-    @cached_property
-    def has_distance_bias(self) -> bool:
-        """Whether there are biases, and all of them depend on head and distance alone."""
-        encodings = [self.encodings[index] for index in self.bias_indices]
-        if self.has_value_bias or not encodings:
-            return False
-        return all(encoding.distance_bias is not None for encoding in encodings)
 
     @property
     def bias_requires_grad(self) -> bool:

@@ -82,7 +82,10 @@ class EncodingsConfig(BaseConfig):
             return hint
         sums = [str(config_dict.get(field) or "none") for field in cls.encoding_type_fields.values()]
         if not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
-            return "If it is an encoding of your own, import the file that registers it first."
+            hint = "If it is an encoding of your own, import the file that registers it first."
+            if cls.write_code is None:  # this code came with a checkpoint
+                hint += " The code of a checkpoint has the encodings of its own config alone; hf_posenc has all."
+            return hint
         return None
 
     def side(self, name: str) -> StackSpec:

@@ -12,7 +12,7 @@ from ..alignments.base import resolve_source_positions, validate_no_source_posit
 from ..encodings.cache import EvictingLayer, state_of_cache
 from ..encodings.positions import AttentionContext, AttentionMask, positions_from_mask, validate_source_mask
 from .configuration_posenc import PosEncConfig
-from .plans.window import make_window_blocks, prune_to_window
+from .plans.local_attention import make_window_blocks, prune_to_window
 
 
 def cross_attention_context(

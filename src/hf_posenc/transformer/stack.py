@@ -17,8 +17,8 @@ from ..encodings.registry import build_position_encodings
 from ..encodings.sum import PositionEncodingSum
 from .attention import Attention, validate_attn_implementation
 from .configuration_posenc import PosEncConfig
+from .plans.local_attention import MIN_KEYS, prune_to_window
 from .plans.selection import choose_plan
-from .plans.window import MIN_KEYS, prune_to_window
 from .pretrained import Stack
 
 
@@ -161,8 +161,9 @@ class PosEncStack(Stack):
             x_BTD = self.positions.embed(x_BTD, ctx)
         if self.layernorm_embedding is not None:
             x_BTD = self.layernorm_embedding(x_BTD)
-        window = self.positions.sliding_window
-        pruned_ctx = ctx if window is None else prune_to_window(ctx, window, self.min_keys_to_prune)
+        pruned_ctx = ctx
+        if state is not None:
+            pruned_ctx = prune_to_window(ctx, self.positions.sliding_window, self.min_keys_to_prune)
         return x_BTD, self.positions.prepare(x_BTD, ctx, pruned_ctx)
 
     def causal_context(

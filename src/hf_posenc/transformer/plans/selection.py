@@ -6,7 +6,7 @@
     blocked    other biases: blocks of queries, computed again in the backward pass (blocked_attention.py)
     None       all scores at once: short inputs, cached steps, weights that are wanted, positions with gaps
 
-A cross-attention with a window has a plan of its own (window.py). Results do not depend on the plan.
+A cross-attention with a window has a plan of its own (local_attention.py). Results do not depend on the plan.
 """
 
 import math
