@@ -7,13 +7,12 @@ import pytest
 import torch
 from support.decoding import LargestTensor
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.transformer.plans import distance_attention as module
-from hf_posenc.transformer.plans.distance_attention import distance_attention, distance_score_mod
+from hf_posenc.transformer.plans.distance_attention import distance_attention
 
 HEADS, WIDTH = 3, 8
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -243,18 +242,6 @@ def test_a_window_leaves_out_the_keys_outside_of_a_block(dropout, is_trained):
 def test_no_graph_is_kept_without_gradients():
     with torch.no_grad():
         assert not distance_attention(*random_qkv(1, 5), random_bias("by head", 5), is_causal=True).requires_grad
-
-
-@CAUSAL
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_the_score_mod_gives_the_same_attention(is_causal):
-    """In values: torch's flex_attention has no backward pass on the CPU."""
-    for kind in ("by head", "shared"):
-        with torch.no_grad():
-            qkv, bias = [x.detach() for x in random_qkv(2, 16)], random_bias(kind, 16)
-            mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 16, 16, device="cpu") if is_causal else None
-            out = flex_attention(*qkv, score_mod=distance_score_mod(bias, HEADS), block_mask=mask)
-            torch.testing.assert_close(out, distance_attention(*qkv, bias, is_causal=is_causal), **EXACT)
 
 
 def test_a_bias_of_other_distances_or_without_distance_0_is_refused():

@@ -25,7 +25,7 @@ tile and C its queries.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -283,13 +283,3 @@ def sum_antidiagonals(x_HCW: Tensor) -> Tensor:
     """
     num_rows = x_HCW.shape[1]
     return nn.functional.pad(x_HCW, (0, num_rows)).flatten(1)[:, :-num_rows].unflatten(1, (num_rows, -1)).sum(1)
-
-
-def distance_score_mod(bias_HD: Tensor, num_heads: int) -> Callable[..., Tensor]:
-    """The same bias as a `score_mod` of torch's flex_attention, for GPUs; its mask hides the future and padding."""
-    vectors_HD, zero = bias_HD.expand(num_heads, -1), bias_HD.shape[1] // 2
-
-    def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + vectors_HD[head, key - query + zero]
-
-    return score_mod
