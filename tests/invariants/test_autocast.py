@@ -27,15 +27,15 @@ def values(
     """What the hooks return at positions from FIRST on: embeddings, rotations, and the biases of queries of zeros."""
     pos_BT = torch.arange(FIRST, FIRST + x_BTD.shape[1])[None]
     ctx = AttentionContext(pos_BT, pos_BT, is_causal=is_causal, is_cross=is_cross, layer=0, inputs_BTD=x_BTD)
-    ctx = encodings.prepare(x_BTD, ctx)
+    contexts = encodings.prepare(x_BTD, ctx)
     found = [
         encodings.embed(x_BTD, ctx) - x_BTD,
-        encodings.rotate_queries(q_BHTK, ctx),
-        encodings.rotate_keys(q_BHTK, ctx),
+        encodings.rotate_queries(q_BHTK, contexts),
+        encodings.rotate_keys(q_BHTK, contexts),
     ]
     if encodings.has_score_bias:
         zeros_BHTK = torch.zeros_like(q_BHTK)
-        found.append(encodings.score_bias(zeros_BHTK, zeros_BHTK, ctx))
+        found.append(encodings.score_bias(zeros_BHTK, zeros_BHTK, contexts))
     return [value.float() for value in found]
 
 

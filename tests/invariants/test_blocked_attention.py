@@ -14,7 +14,8 @@ from hf_posenc.encodings import relative_shift
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.relative_shift import clip_distances, extend_distances, select_distances, select_keys
 from hf_posenc.encodings.sum import PositionEncodingSum
-from hf_posenc.transformer.plans import blocked_attention, linear_attention, selection
+from hf_posenc.transformer import stack
+from hf_posenc.transformer.plans import blocked_attention, selection
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SUMS = ["transformer_xl+relative", "deberta+t5", "fire+window", "rotary+relative_key", "cope+log_n", "gru+deberta"]
@@ -24,8 +25,8 @@ def takes_blocks(name: str, side: str) -> bool:
     """Whether an encoding has a bias that needs no state."""
     config = tiny_config(name)
     positions = build_position_encodings(config, config.side(side))
-    ctx = AttentionContext(torch.arange(1000)[None], torch.arange(1000)[None])
-    return blocked_attention.supports_blocked_attention(positions, ctx)
+    biases = [positions.encodings[index] for index in positions.bias_indices]
+    return bool(biases) and not any(encoding.is_stateful for encoding in biases)
 
 
 BLOCKED = [name for name in [*REGISTERED, *SUMS] if takes_blocks(name, "encoder")]
@@ -34,9 +35,7 @@ BLOCKED = [name for name in [*REGISTERED, *SUMS] if takes_blocks(name, "encoder"
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every length is long, even a tiny sentence has several blocks, and linear attention takes none of them."""
-    monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 10**6)
-    monkeypatch.setattr(blocked_attention, "MIN_LENGTH", 0)
-    monkeypatch.setattr(linear_attention, "MIN_LENGTH", 10**6)
+    monkeypatch.setattr(selection, "MIN_LENGTHS", {"distance": 10**6, "linear": 10**6, "blocked": 0})
     monkeypatch.setattr(relative_shift, "BLOCK_SIZE", 4)
 
 
@@ -45,12 +44,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """On which sides a forward attends by blocks."""
     sides: list[str] = []
 
-    def watched(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
-        takes = blocked_attention.supports_blocked_attention(positions, ctx)
-        sides.extend(["decoder" if ctx.is_causal else "encoder"] * takes)
-        return takes
+    def watched(positions: PositionEncodingSum, x: Tensor, ctx: AttentionContext, dropout: float) -> object:
+        plan = selection.choose_plan(positions, x, ctx, dropout)
+        sides.extend(["decoder" if ctx.is_causal else "encoder"] * (getattr(plan, "name", None) == "blocked"))
+        return plan
 
-    monkeypatch.setattr(selection, "supports_blocked_attention", watched)
+    monkeypatch.setattr(stack, "choose_plan", watched)
     return sides
 
 
@@ -69,7 +68,7 @@ def test_blocks_give_the_outputs_and_gradients_of_the_full_score_matrix(name, pa
         batch = batch_of(lengths if padding else [max(lengths)] * 2, padding)
         results = []
         for min_length in (0, 10**6):
-            monkeypatch.setattr(blocked_attention, "MIN_LENGTH", min_length)
+            monkeypatch.setitem(selection.MIN_LENGTHS, "blocked", min_length)
             model, taken[:] = tiny_model(name), []
             logits = model(**batch, use_cache=False).logits
             assert taken == (["encoder", "decoder"] if min_length == 0 else [])
@@ -139,7 +138,7 @@ def saved_numbers(name: str, length: int) -> int:
 def test_memory_grows_linearly(name, monkeypatch):
     monkeypatch.setattr(relative_shift, "BLOCK_SIZE", 64)
     assert saved_numbers(name, 1024) < 2.2 * saved_numbers(name, 512)
-    monkeypatch.setattr(blocked_attention, "MIN_LENGTH", 10**6)
+    monkeypatch.setitem(selection.MIN_LENGTHS, "blocked", 10**6)
     if name not in ("alibi", "alibi_symmetric"):  # all layers share one bias without a gradient
         assert saved_numbers(name, 1024) > 2.2 * saved_numbers(name, 512)
 
@@ -192,7 +191,7 @@ def test_a_bias_may_read_the_tokens_of_its_queries(taken, monkeypatch):
     register_position_encoding("own", Own)
     batch, results = batch_of([11, 7], "left"), []
     for min_length in (0, 10**6):
-        monkeypatch.setattr(blocked_attention, "MIN_LENGTH", min_length)
+        monkeypatch.setitem(selection.MIN_LENGTHS, "blocked", min_length)
         results.append(loss_and_gradients(tiny_model("own"), batch))
     assert taken == ["encoder", "decoder"]
     torch.testing.assert_close(*results, **EXACT)

@@ -7,7 +7,7 @@ from support.models import REGISTERED, gradients_after_a_step, padded, sentences
 from torch import Tensor
 
 from hf_posenc import POSITION_ENCODINGS
-from hf_posenc.transformer.plans import blocked_attention, linear_attention, selection
+from hf_posenc.transformer.plans import selection
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 BY_DISTANCE = [name for name in REGISTERED if POSITION_ENCODINGS[name].encoding.distance_bias is not None]
@@ -23,9 +23,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         plans.append(selection.choose_plan(*arguments))
         return plans[-1]
 
-    monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 0)
-    monkeypatch.setattr(blocked_attention, "MIN_LENGTH", 10**6)
-    monkeypatch.setattr(linear_attention, "MIN_LENGTH", 10**6)
+    monkeypatch.setattr(selection, "MIN_LENGTHS", {"distance": 0, "linear": 10**6, "blocked": 10**6})
     monkeypatch.setattr("hf_posenc.transformer.stack.choose_plan", recorded)
     return plans
 
@@ -44,11 +42,11 @@ def test_a_vector_of_biases_gives_the_outputs_and_gradients_of_all_scores(name, 
         batch = batch_of(lengths if padding else [max(lengths)] * 2, padding)
         results = []
         for min_length in (0, 10**6):
-            monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", min_length)
+            monkeypatch.setitem(selection.MIN_LENGTHS, "distance", min_length)
             chosen.clear()
             model = tiny_model(name)
             logits = model(**batch, use_cache=False).logits
-            assert [isinstance(plan, selection.DistancePlan) for plan in chosen] == [min_length == 0] * 2
+            assert [plan is not None and plan.name for plan in chosen] == ["distance" if min_length == 0 else False] * 2
             results.append((logits[batch["labels"] != -100], gradients_after_a_step(model, **batch)))
         torch.testing.assert_close(results[0], results[1], **EXACT)
 
@@ -62,7 +60,7 @@ def test_dropout_follows_torchs_seed(name, chosen):
         torch.manual_seed(seed)
         losses.append(model(**batch).loss.item())
     assert losses[0] == losses[1] != losses[2]
-    assert all(isinstance(plan, selection.DistancePlan) for plan in chosen)
+    assert all(plan.name == "distance" for plan in chosen)
 
 
 @pytest.mark.full

@@ -14,12 +14,13 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, register_position_encoding
 from hf_posenc.encodings.cache import EVICTION_SLACK
+from hf_posenc.encodings.positions import has_contiguous_positions
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.sum import PositionEncodingSum
-from hf_posenc.transformer import attention
+from hf_posenc.transformer import attention, stack
 from hf_posenc.transformer.attention import Attention, eager_attention_forward
 from hf_posenc.transformer.plans import linear_attention, selection
-from hf_posenc.transformer.plans.linear_attention import has_contiguous_positions, linear_attention_forward
+from hf_posenc.transformer.plans.linear_attention import linear_attention_forward
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 BY_DISTANCE = [
@@ -46,8 +47,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     These are patched, because a model's forward takes no such arguments, and float64 at 512 tokens would take minutes.
     """
-    monkeypatch.setattr(selection, "MIN_DISTANCE_LENGTH", 10**6)
-    monkeypatch.setattr(linear_attention, "MIN_LENGTH", 0)
+    monkeypatch.setattr(selection, "MIN_LENGTHS", {"distance": 10**6, "linear": 0, "blocked": 10**6})
     monkeypatch.setattr(linear_attention, "BLOCK_SIZE", 4)
 
 
@@ -56,12 +56,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """On which sides a forward attends by distance."""
     found: list[str] = []
 
-    def watched(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
-        goes = linear_attention.supports_linear_attention(positions, ctx)
-        found.extend(["decoder" if ctx.is_causal else "encoder"] * goes)
-        return goes
+    def watched(positions: PositionEncodingSum, x: Tensor, ctx: AttentionContext, dropout: float) -> object:
+        plan = selection.choose_plan(positions, x, ctx, dropout)
+        found.extend(["decoder" if ctx.is_causal else "encoder"] * (getattr(plan, "name", None) == "linear"))
+        return plan
 
-    monkeypatch.setattr(selection, "supports_linear_attention", watched)
+    monkeypatch.setattr(stack, "choose_plan", watched)
     return found
 
 
@@ -84,26 +84,26 @@ def tokens_of(padding: str | None, length: int) -> Tensor | None:
 
 def whole_and_parts(
     name: str, side: str, length: int, padding: str | None = None
-) -> tuple[PositionEncodingSum, AttentionContext, list[Tensor], Tensor, Tensor]:
+) -> tuple[PositionEncodingSum, list[AttentionContext], list[Tensor], Tensor, Tensor]:
     """The encodings, where they are, q, k and v, and what is attended by all scores at once and in parts."""
     positions, is_causal = encodings_of(name, side), side == "decoder"
     heads, width = positions[0].side.heads, positions[0].side.head_dim
     qkv = [torch.randn(3, heads, length, width, dtype=torch.float64, requires_grad=True) for _ in "qkv"]
     valid_mask_BT, pos_BT = tokens_of(padding, length), torch.arange(length)[None]
     ctx = AttentionContext(pos_BT, pos_BT, valid_mask_BT, valid_mask_BT, is_causal=is_causal, layer=0)
-    ctx = positions.prepare(torch.randn(3, length, heads * width, dtype=torch.float64), ctx)
-    q, k, v = positions.rotate_queries(qkv[0], ctx), positions.rotate_keys(qkv[1], ctx), qkv[2]
+    contexts = positions.prepare(torch.randn(3, length, heads * width, dtype=torch.float64), ctx)
+    q, k, v = positions.rotate_queries(qkv[0], contexts), positions.rotate_keys(qkv[1], contexts), qkv[2]
     biases = {}
     if positions.has_score_bias:
-        biases["position_bias"] = positions.score_bias(qkv[0], k, ctx)
+        biases["position_bias"] = positions.score_bias(qkv[0], k, contexts)
     if positions.has_value_bias:
-        biases["value_bias"] = lambda p: positions.value_bias(p, ctx)
+        biases["value_bias"] = lambda p: positions.value_bias(p, contexts)
     mask = None if valid_mask_BT is None else valid_mask_BT[:, None, None]
     if mask is not None and is_causal:
         mask = mask & torch.ones(length, length, dtype=torch.bool).tril()
     module = Attention(tiny_config(name), num_heads=heads, is_causal=is_causal, layer=0)
     whole, _ = eager_attention_forward(module, q, k, v, mask, scaling=width**-0.5, **biases)
-    return positions, ctx, qkv, whole, linear_attention_forward(q, k, v, qkv[0], positions, ctx)
+    return positions, contexts, qkv, whole, linear_attention_forward(None, (q, k, v), qkv[0], positions, contexts)
 
 
 @pytest.mark.full
@@ -112,8 +112,9 @@ def whole_and_parts(
 @pytest.mark.parametrize("name", BY_DISTANCE)
 def test_blockwise_attention_equals_the_full_score_matrix_in_values_and_gradients(name, padding, side):
     for length in (1, 2, 3, 4, 5, 9, 16, 23):
-        positions, ctx, qkv, whole, parts = whole_and_parts(name, side, length, padding)
-        tokens = torch.ones(3, length, dtype=torch.bool) if ctx.valid_mask_BT is None else ctx.valid_mask_BT
+        positions, contexts, qkv, whole, parts = whole_and_parts(name, side, length, padding)
+        mask = contexts[0].valid_mask_BT
+        tokens = torch.ones(3, length, dtype=torch.bool) if mask is None else mask
         torch.testing.assert_close(parts[tokens], whole[tokens], **EXACT)
         d_out = torch.randn_like(whole) * tokens[..., None, None]
         options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
@@ -125,10 +126,10 @@ def test_blockwise_attention_equals_the_full_score_matrix_in_values_and_gradient
 @pytest.mark.slow
 @SIDES
 def test_gradients_are_those_of_finite_differences(side):
-    positions, ctx, qkv, _, _ = whole_and_parts("relative", side, 9)
+    positions, contexts, qkv, _, _ = whole_and_parts("relative", side, 9)
 
     def attended(*given: Tensor) -> Tensor:
-        return linear_attention_forward(*given[:3], given[0], positions, ctx)
+        return linear_attention_forward(None, given[:3], given[0], positions, contexts)
 
     assert torch.autograd.gradcheck(attended, (*qkv, *positions.parameters()), fast_mode=True)  # in random directions
 
@@ -151,10 +152,10 @@ def test_beyond_max_distance_the_bias_is_constant(entry_name, side):
         ctx = AttentionContext(
             torch.tensor([[start]]), torch.tensor([[start + distance]]), is_causal=side == "decoder", layer=0
         )
-        ctx = positions.prepare(q[:, 0], ctx)
-        score = positions.score_bias(q, k, ctx).expand(3, encoding.side.heads, 1, 1)
+        contexts = positions.prepare(q[:, 0], ctx)
+        score = positions.score_bias(q, k, contexts).expand(3, encoding.side.heads, 1, 1)
         ones = torch.ones(3, encoding.side.heads, 1, 1, dtype=torch.float64)
-        return score, positions.value_bias(ones, ctx) if positions.has_value_bias else score
+        return score, positions.value_bias(ones, contexts) if positions.has_value_bias else score
 
     for sign in signs:
         for distance in range(clip + 3):
@@ -193,7 +194,7 @@ def test_blockwise_attention_gives_the_same_model_outputs(name, taken, monkeypat
     assert set(taken) == {side for side, positions in both.items() if positions.max_distance is not None}
     gradients = gradients_after_a_step(model, **inputs)
     model.load_state_dict(start)
-    monkeypatch.setattr(linear_attention, "MIN_LENGTH", 1000)
+    monkeypatch.setitem(selection.MIN_LENGTHS, "linear", 1000)
     torch.testing.assert_close(parts[mask == 1], model(**inputs).logits[mask == 1], **EXACT)
     torch.testing.assert_close(gradients, gradients_after_a_step(model, **inputs), rtol=1e-8, atol=1e-9)
 
@@ -282,15 +283,10 @@ def test_blockwise_attention_is_off_with_dropout_a_cache_or_another_backend(take
 
 def test_short_inputs_use_the_full_score_matrix(taken, monkeypatch):
     monkeypatch.undo()
-    assert not linear_attention.supports_linear_attention(
-        encodings_of("relative", "encoder"), AttentionContext(torch.arange(500)[None], torch.arange(500)[None])
-    )
-    long = torch.arange(1000)[None]
-    assert linear_attention.supports_linear_attention(encodings_of("relative", "encoder"), AttentionContext(long, long))
+    assert selection.plan_name(encodings_of("relative", "encoder"), 500) is None
+    assert selection.plan_name(encodings_of("relative", "encoder"), 1000) == "linear"
     far = build_position_encodings(config := tiny_config("relative", relative_clip=300), config.side("encoder"))
-    assert not linear_attention.supports_linear_attention(far, AttentionContext(long, long)), (
-        "most of it would be the band"
-    )
+    assert selection.plan_name(far, 1000) == "blocked", "most of it would be the band"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +319,7 @@ def test_blockwise_half_precision_is_as_close_as_the_full_score_matrix(taken, mo
 
     exact, parts = computed(), computed(torch.bfloat16)
     assert taken == ["encoder", "decoder"] * 2
-    monkeypatch.setattr(linear_attention, "MIN_LENGTH", 1000)
+    monkeypatch.setitem(selection.MIN_LENGTHS, "linear", 1000)
     for one, half, right in zip(parts, computed(torch.bfloat16), exact, strict=True):
         assert (one - right).norm() <= 1.5 * (half - right).norm() + 1e-3  # that of a bias of keys is nothing
 

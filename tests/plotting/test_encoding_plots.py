@@ -201,8 +201,8 @@ def test_plotted_scores_are_those_of_the_hooks(name: str) -> None:
             for at, distance in enumerate(range(-6, 7)):
                 here, there = torch.tensor([[20]]), torch.tensor([[20 + distance]])
                 q_1H1K = q_NK[query].expand(1, 2, 1, -1)
-                place = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
-                bias = asked.positions.score_bias(q_1H1K, q_1H1K, place)
+                contexts = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
+                bias = asked.positions.score_bias(q_1H1K, q_1H1K, contexts)
                 assert curves[f"random query {query + 1}"][at] == pytest.approx(bias[0, 1, 0, 0].item(), abs=1e-12)
 
 
@@ -214,8 +214,8 @@ def test_scores_that_depend_on_tokens_are_plotted_for_random_ones() -> None:
     panels = [axes for axes in drawn("forgetting")["scores"].axes if axes.lines]
     assert len(panels) == LAYERS
     for layer in range(LAYERS):
-        place = AttentionContext(at, at, layer=layer, inputs_BTD=x_1SD)
-        expected = asked.positions.score_bias(q_1HSK, q_1HSK, place)[0, :, 6]
+        contexts = asked.positions.prepare(x_1SD, AttentionContext(at, at, layer=layer, inputs_BTD=x_1SD))
+        expected = asked.positions.score_bias(q_1HSK, q_1HSK, contexts)[0, :, 6]
         curves = lines(drawn("forgetting")["scores"], layer)
         for head, curve in enumerate((curves["head 1"], curves["head 2"])):
             np.testing.assert_allclose(curve, expected[head], atol=1e-12)
@@ -231,14 +231,14 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
     columns = 2 if "value_bias" in asked.hooks else 1
     for layer in range(LAYERS):
         keys_KS = image(figure, columns * layer)
-        place = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
-        bias = asked.positions.score_bias(q_1H1K, torch.zeros(1, 2, 13, width).double(), place)
+        contexts = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
+        bias = asked.positions.score_bias(q_1H1K, torch.zeros(1, 2, 13, width).double(), contexts)
         np.testing.assert_allclose(q_1H1K[0, :, 0].numpy() @ keys_KS / width**0.5, bias[0, :, 0], atol=1e-12)
         lengths = lines(figure, layer)
         np.testing.assert_allclose(lengths["keys"], np.linalg.norm(keys_KS, axis=0), atol=1e-12)
         if columns == 2:
             values_KS = image(figure, columns * layer + 1)
-            out = asked.positions.value_bias(p_1H1S, place)
+            out = asked.positions.value_bias(p_1H1S, contexts)
             np.testing.assert_allclose(p_1H1S[0, :, 0].numpy() @ values_KS.T, out[0, :, 0], atol=1e-12)
 
 
@@ -253,8 +253,8 @@ def test_plotted_rotated_products_are_those_of_the_hooks(name: str) -> None:
     def product(q_K: Tensor, distance: int) -> float:
         both_1H2K = (q_K / q_K.norm()).expand(1, 2, 2, -1)
         positions, at = subject(name).positions, torch.tensor([[11, 11 + distance]])
-        place = positions.prepare(both_1H2K, AttentionContext(at, at, layer=0))
-        q, k = positions.rotate_queries(both_1H2K, place), positions.rotate_keys(both_1H2K, place)
+        contexts = positions.prepare(both_1H2K, AttentionContext(at, at, layer=0))
+        q, k = positions.rotate_queries(both_1H2K, contexts), positions.rotate_keys(both_1H2K, contexts)
         return float(q[0, 0, 0] @ k[0, 0, 1])
 
     for line, q_K in of_queries.items():

@@ -12,9 +12,7 @@ from transformers import (
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
     warnings.simplefilter("ignore")
     from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
-from support.reference import BOTH_SIDES, assert_bias, encoder_attention
-
-from hf_posenc import AttentionContext
+from support.reference import BOTH_SIDES, assert_bias, attended, encoder_attention
 
 # DeBERTa
 
@@ -53,7 +51,7 @@ def test_deberta_is_the_attention_of_transformers_deberta():
         theirs.pos_q_proj.weight.copy_(ours.query_weight[0])
         theirs.pos_q_proj.bias.copy_(ours.query_bias[0])
     vectors, at = ours.vectors.detach().clone().requires_grad_(), torch.arange(9)[None]
-    found, _ = attention(x, positions=positions, ctx=positions.prepare(x, AttentionContext(at, at)))
+    found = attended(attention, x, positions)
     query_minus_key = at.T - at
     mask = torch.ones(2, 1, 9, 9)
     expected, _ = theirs(x, mask, relative_pos=query_minus_key[None], rel_embeddings=vectors)

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
@@ -36,9 +35,9 @@ def test_pope_offsets_stay_in_their_range():
     config = tiny_config("pope")
     positions, at = build_position_encodings(config, config.side("encoder")).double(), torch.arange(5)[None]
     k, found = torch.randn(1, 2, 5, 8, dtype=torch.float64), []
-    place = replace(positions.prepare(torch.zeros(1, 5, 16).double(), AttentionContext(at, at)), layer=0)
+    contexts = positions.prepare(torch.zeros(1, 5, 16).double(), AttentionContext(at, at, layer=0))
     for offset in (0.5, 0.0, -2 * math.pi, -7.0, -1.0):
         nn.init.constant_(positions[0].delta, offset)
-        found.append(positions.rotate_keys(k, place))
+        found.append(positions.rotate_keys(k, contexts))
     torch.testing.assert_close(found[:4], [found[1]] * 4, **EXACT)
     assert (found[4] - found[1]).abs().max() > 0.1

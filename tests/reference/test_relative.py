@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
     warnings.simplefilter("ignore")
-from support.reference import EXACT
+from support.reference import EXACT, attended
 
 from hf_posenc import AttentionContext
 from hf_posenc.encodings.registry import build_position_encodings
@@ -69,10 +68,8 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
         real[1, -2:] = False
     allowed = real[:, None, :].expand(2, length, length)
     mask = (allowed & torch.ones(length, length, dtype=torch.bool).tril())[:, None] if causal else allowed[:, None]
-    at = torch.arange(length)[None]
     zeros = torch.zeros(2, length, heads * width, dtype=torch.float64)
-    place = positions.prepare(zeros, AttentionContext(at, at))
-    ours, _ = attention(zeros, mask if padding or causal else None, positions=positions, ctx=place)
+    ours = attended(attention, zeros, positions, mask if padding or causal else None)
     if trained:
         tables = [positions[0].keys, positions[0].values] if with_values else [positions[0].keys]
     else:
@@ -105,7 +102,7 @@ def test_fractional_positions_interpolate_linearly(name):
     places, keys = torch.tensor([[2.3, 0.0, 6.75]], dtype=torch.float64), torch.arange(8)[None]
 
     def at(where):
-        return replace(positions.prepare(q, AttentionContext(where, keys, is_cross=True)), layer=1)
+        return positions.prepare(q, AttentionContext(where, keys, is_cross=True, layer=1))
 
     share, below, above = places.frac()[..., None], at(places.floor().long()), at(places.floor().long() + 1)
     answers = [(positions.score_bias, (q, q))] + ([(positions.value_bias, (p,))] if positions.has_value_bias else [])

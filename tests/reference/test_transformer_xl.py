@@ -16,9 +16,9 @@ from transformers.models.parakeet.modeling_parakeet import (
 
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
     warnings.simplefilter("ignore")
-from support.reference import BOTH_SIDES, assert_bias, encoder_attention
+from support.reference import BOTH_SIDES, assert_bias, attended, encoder_attention
 
-from hf_posenc import AttentionContext, PosEncConfig
+from hf_posenc import PosEncConfig
 
 # Transformer-XL
 
@@ -48,8 +48,7 @@ def test_transformer_xl_is_the_attention_of_parakeets_encoder():
         {name.replace("out_proj", "o_proj"): tensor for name, tensor in attention.state_dict().items()}
         | {"relative_k_proj.weight": xl.weight[0].flatten(0, 1), "bias_u": xl.u[0], "bias_v": xl.v[0]}
     )
-    at = torch.arange(9)[None]
-    ours, _ = attention(x, positions=positions, ctx=positions.prepare(x, AttentionContext(at, at)))
+    ours = attended(attention, x, positions)
     expected, _ = theirs(x, ParakeetEncoderRelPositionalEncoding(theirs_config)(x))
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)  # their sinusoids are in float32
     weight = torch.randn_like(ours)

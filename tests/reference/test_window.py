@@ -9,9 +9,8 @@ from support.models import tiny_config
 
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
     warnings.simplefilter("ignore")
-from support.reference import EXACT
+from support.reference import EXACT, attended
 
-from hf_posenc import AttentionContext
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.transformer.attention import Attention
 
@@ -29,10 +28,9 @@ def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradie
     config._attn_implementation = back_end
     attention = Attention(config, num_heads=2, is_causal=causal, layer=0).double().eval()
     positions = build_position_encodings(config, config.side("decoder" if causal else "encoder"))
-    x, at = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True), torch.arange(7)[None] + 3
+    x = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
     mask = torch.ones(1, 1, 7, 7, dtype=torch.bool)
-    place = positions.prepare(x, AttentionContext(at, at))
-    ours, _ = attention(x, mask.tril() if causal else mask, positions=positions, ctx=place)
+    ours = attended(attention, x, positions, mask.tril() if causal else mask)
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     q, k, v = (project(x).unflatten(2, (-1, attention.head_dim)).transpose(1, 2) for project in projections)
     rows, after = [], 0 if causal else 2 if lookahead is None else lookahead

@@ -1,7 +1,6 @@
 """What comparisons with reference implementations share: tolerances, tiny models, products and biases by hand."""
 
 import warnings
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecat
 from hf_posenc import AttentionContext
 from hf_posenc.encodings.registry import build_position_encodings
 from hf_posenc.encodings.sum import PositionEncodingSum
-from hf_posenc.transformer.attention import Attention
+from hf_posenc.transformer.attention import Attention, AttentionInputs
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -31,8 +30,14 @@ def halves(width: int) -> Tensor:
 
 def turned(positions: PositionEncodingSum, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys of self-attention at the same positions."""
-    place = positions.prepare(q, AttentionContext(at, at))
-    return positions.rotate_queries(q, place), positions.rotate_keys(k, place)
+    contexts = positions.prepare(q, AttentionContext(at, at))
+    return positions.rotate_queries(q, contexts), positions.rotate_keys(k, contexts)
+
+
+def attended(attention: Attention, x: Tensor, positions: PositionEncodingSum, mask: Tensor | None = None) -> Tensor:
+    """The output of a self-attention at positions 0, 1, ..., in its layer."""
+    ctx = AttentionContext(at := torch.arange(x.shape[1])[None], at)
+    return attention(x, AttentionInputs(positions, ctx, positions.prepare(x, ctx), mask))[0]
 
 
 def drawn(model: nn.Module, initializer: str) -> dict[str, tuple[str, float]]:
@@ -76,8 +81,8 @@ def assert_bias(name: str, side: str, formula, *, layer: int = 1, **changes) -> 
     bias_of, heads, causal = formula(positions[0]), config.side(side).heads, side == "decoder"
     x = torch.zeros(2, 7, 16, dtype=torch.float64)
     q, k = (torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    place = positions.prepare(x, AttentionContext(BIASED, BIASED, is_causal=causal))
-    ours = positions.score_bias(q, k, replace(place, layer=layer)).expand(2, heads, 7, 7)
+    contexts = positions.prepare(x, AttentionContext(BIASED, BIASED, is_causal=causal, layer=layer))
+    ours = positions.score_bias(q, k, contexts).expand(2, heads, 7, 7)
     expected = torch.zeros_like(ours)
     for b, h, i, j in product(range(2), range(heads), range(7), range(7)):
         if not causal or j <= i:
@@ -123,9 +128,9 @@ def assert_products(name: str, side: str, formula) -> None:
         nn.init.uniform_(parameter, -3, -0.1)
     heads, causal, product_of = config.side(side).heads, side == "decoder", formula(positions[0])
     q, k = (torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    place = positions.prepare(torch.zeros(2, 7, 16).double(), AttentionContext(BIASED, BIASED, is_causal=causal))
-    place = replace(place, layer=1)
-    ours = positions.rotate_queries(q, place) @ positions.rotate_keys(k, place).transpose(2, 3)
+    ctx = AttentionContext(BIASED, BIASED, is_causal=causal, layer=1)
+    contexts = positions.prepare(torch.zeros(2, 7, 16).double(), ctx)
+    ours = positions.rotate_queries(q, contexts) @ positions.rotate_keys(k, contexts).transpose(2, 3)
     expected = torch.zeros_like(ours)
     for b, h, i, j in product(range(2), range(heads), range(7), range(7)):
         if not causal or j <= i:

@@ -31,8 +31,10 @@ def embed_at(positions: PositionEncodingSum, x_BTD: Tensor, pos_BT: Tensor) -> T
     return positions.embed(x_BTD, AttentionContext(pos_BT, pos_BT))
 
 
-def prepared_context(positions: PositionEncodingSum, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> AttentionContext:
-    """The context in which a layer's hooks are probed with random tokens, after `prepare`."""
+def prepared_contexts(
+    positions: PositionEncodingSum, pos_BQ: Tensor, pos_BS: Tensor, layer: int
+) -> list[AttentionContext]:
+    """The contexts in which a layer's hooks are probed with random tokens, after `prepare`."""
     (first, *_) = positions
     x_1QD = standard_normal(1, pos_BQ.shape[1], first.config.d_model)
     ctx = AttentionContext(pos_BQ, pos_BS, layer=layer, inputs_BTD=x_1QD, is_causal=first.side.is_causal)
@@ -87,9 +89,9 @@ def score_biases_at(
     """
     zeros_NHSK = q_NHK.new_zeros(*q_NHK.shape[:2], pos_1S.shape[1], q_NHK.shape[2])
     if not bias_depends_on_tokens(positions):
-        return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, prepared_context(positions, pos_1Q, pos_1S, layer))
+        return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, prepared_contexts(positions, pos_1Q, pos_1S, layer))
     q_NHSK = q_NHK[:, :, None].expand_as(zeros_NHSK)
-    bias = positions.score_bias(q_NHSK, zeros_NHSK, prepared_context(positions, pos_1S, pos_1S, layer))
+    bias = positions.score_bias(q_NHSK, zeros_NHSK, prepared_contexts(positions, pos_1S, pos_1S, layer))
     return bias[:, :, (pos_1S == pos_1Q)[0]]
 
 
@@ -103,8 +105,8 @@ def rotated_products(positions: PositionEncodingSum, q_NHK: Tensor, distances: n
     """q . k after both are rotated, of a query and an equal key at each distance (N, H, S)."""
     pos_1Q, pos_1S = query_and_keys(distances)
     k_NHSK = q_NHK[:, :, None].expand(-1, -1, len(distances), -1).contiguous()
-    rotated_q = positions.rotate_queries(k_NHSK[:, :, :1], prepared_context(positions, pos_1Q, pos_1Q, layer))
-    rotated_k = positions.rotate_keys(k_NHSK, prepared_context(positions, pos_1S, pos_1S, layer))
+    rotated_q = positions.rotate_queries(k_NHSK[:, :, :1], prepared_contexts(positions, pos_1Q, pos_1Q, layer))
+    rotated_k = positions.rotate_keys(k_NHSK, prepared_contexts(positions, pos_1S, pos_1S, layer))
     return (rotated_q * rotated_k).sum(-1).numpy()
 
 
@@ -133,7 +135,7 @@ def value_vectors(
     """What `value_bias` adds to the output of a query that attends to one key alone, at each distance (H, S, K)."""
     pos_1Q, pos_1S = query_and_keys(distances)
     alone_SHQS = torch.eye(len(distances), dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
-    output = positions.value_bias(alone_SHQS, prepared_context(positions, pos_1Q, pos_1S, layer))
+    output = positions.value_bias(alone_SHQS, prepared_contexts(positions, pos_1Q, pos_1S, layer))
     return output.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
 
 

@@ -9,7 +9,7 @@ first attention adds its keys, before later layers append their states. Under a 
 no query will attend to.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,11 +43,11 @@ class EvictingLayer(DynamicLayer):
 
     def get_seq_length(self) -> int:
         """How many tokens were cached, evicted ones included."""
-        return self.length() + self.num_evicted
+        return super().get_seq_length() + self.num_evicted
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Width and offset of the mask: evicted tokens have no column."""
-        return self.length() + query_length, self.num_evicted
+        return super().get_seq_length() + query_length, self.num_evicted
 
     def evict(self, num_evicted: int, min_kept: int) -> None:
         """Drop the oldest tokens. Of the others `min_kept` must stay, which `crop` checks."""
@@ -225,10 +225,9 @@ class EncodingState:
     length: Any  # in that layer's type: int, or Tensor in a static cache
     scope: str = ""
 
-    def scoped(self, encoding: str, layer: int | None = None) -> "EncodingState":
-        """This state under names of one encoding, and of one of its layers."""
-        suffix = f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}"
-        return replace(self, scope=self.scope + suffix)
+    def scoped(self, owner: str) -> "EncodingState":
+        """This state under names of its owner's, such as an encoding or one of its layers."""
+        return EncodingState(self.layer, self.length, f"{self.scope} of {owner}")
 
     def last(self, name: str, width: int) -> Tensor | None:
         """The newest token's state (B, width), None before the first token."""
@@ -266,17 +265,13 @@ def state_of_cache(cache: Cache) -> EncodingState:
     return EncodingState(layer, layer.length())
 
 
-def evict_outside_window(cache: Cache, window: int | None) -> None:
+def evict_outside_window(cache: Cache, window: int) -> None:
     """Drop the cached tokens that no new token will see: all keys that are `window` tokens away or more are hidden.
 
     Keep EVICTION_SLACK extra tokens for assisted decoding, and evict only when twice as many are cached as are kept.
     All layers drop the same tokens, or none does: masks have one width for all.
     """
-    if (
-        window is None
-        or torch.compiler.is_compiling()
-        or not all(isinstance(layer, EvictingLayer) for layer in cache.layers)
-    ):
+    if torch.compiler.is_compiling() or not all(isinstance(layer, EvictingLayer) for layer in cache.layers):
         return
     layers, num_kept = cache.layers, window + EVICTION_SLACK
     if not layers or layers[0].length() < 2 * num_kept:

@@ -27,11 +27,13 @@ def positions_from_mask(
 
     A 2-D mask covers the cached tokens, too. Under any other mask all cached tokens count.
     """
-    if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
+    if not isinstance(attention_mask, Tensor):
+        return torch.arange(num_new, device=device)[None] + num_cached
+    if attention_mask.ndim == 2:
         return cumsum_positions(attention_mask != 0)[:, -num_new:]
     valid_mask_BT = new_valid_mask(attention_mask, num_new, num_cached)
-    new_BT = torch.arange(num_new, device=device)[None] if valid_mask_BT is None else cumsum_positions(valid_mask_BT)
-    return new_BT + num_cached
+    assert valid_mask_BT is not None  # of a tensor
+    return cumsum_positions(valid_mask_BT) + num_cached
 
 
 def cumsum_positions(valid_mask_BT: Tensor) -> Tensor:
@@ -170,16 +172,12 @@ class AttentionContext:
     `inputs_BTD`: the input of the layer's query projection, None outside of layers.
     `state`: the encoding's cached state, None where nothing is cached.
     `has_cached_keys`: True in cross-attention if the source's keys are cached, and none is new.
-    `need_weights`: True if the caller wants the weight of every key, hidden ones too.
-    `plan`: how this attention is computed, an AttentionPlan (transformer/plans/); None for all scores at once.
     `is_contiguous`: True for a block of queries that follow each other, padding apart (blocked_attention.py):
         key j is `num_cached` + i - j tokens before query i in every sentence.
     `attended_keys`: the keys in the window, None for all (local_attention.py): a slice that all sentences share, or the
         indices of each sentence's own (B, N).
-    `embedded_BTD`: the embedded tokens, for blocked attention, which calls `prepare` in each layer; else None.
     `prepared`: the result of the encoding's `prepare`.
     `prepared_layer`: the result of the encoding's `prepare_layer`.
-    `return_weights`: True if the alignment reads the attention weights.
     """
 
     query_pos_BQ: Tensor
@@ -193,14 +191,10 @@ class AttentionContext:
     inputs_BTD: Tensor | None = None
     state: EncodingState | None = None
     has_cached_keys: bool = False
-    need_weights: bool = False
-    plan: Any = None
     is_contiguous: bool = False
     attended_keys: slice | Tensor | None = None
-    embedded_BTD: Tensor | None = None
     prepared: Any = None
     prepared_layer: Any = None
-    return_weights: bool = False
 
     def replace(self, **changes: Any) -> "AttentionContext":
         """A copy with these fields changed, at a third of the time of `dataclasses.replace`.
@@ -228,7 +222,7 @@ class AttentionContext:
     @property
     def distance_BQS(self) -> Tensor:
         """Key position minus query position, in tokens (B, Q, S)."""
-        return distance(self.query_pos_BQ, self.key_pos_BS)
+        return self.key_pos_BS[:, None, :] - self.query_pos_BQ[:, :, None]
 
     @property
     def num_attendable_BQ(self) -> Tensor:

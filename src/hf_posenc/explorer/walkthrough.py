@@ -16,7 +16,7 @@ from ..analysis.probing import (
     added_vectors,
     bias_depends_on_tokens,
     embed_at,
-    prepared_context,
+    prepared_contexts,
     score_biases_at,
     wavelengths,
 )
@@ -136,7 +136,7 @@ def explain_attention_hooks(probe: EncodingProbe, position: int, channel: int, l
     query = f"A query that is 1 in channel {head_channel}{f' of head {head + 1}' if heads > 1 else ''} and 0 elsewhere"
     if "rotate_queries" in probe.hooks:
         own_11 = torch.tensor([[position]])
-        turned_K = positions.rotate_queries(unit_1H1K, prepared_context(positions, own_11, own_11, layer))[0, head, 0]
+        turned_K = positions.rotate_queries(unit_1H1K, prepared_contexts(positions, own_11, own_11, layer))[0, head, 0]
         lines.append(f"{query} becomes at position {position}: {format_nonzero(turned_K)}.")
     if depends_on_tokens := bias_depends_on_tokens(positions):
         lines.append(
@@ -156,7 +156,7 @@ def explain_attention_hooks(probe: EncodingProbe, position: int, channel: int, l
             lines.append(f"{query} gives a key {direction} {float(score):+.6f} in score.")
         if "value_bias" in probe.hooks:
             alone = torch.ones(1, heads, 1, 1, dtype=torch.float64)
-            values = positions.value_bias(alone, prepared_context(positions, query_11, key_11, layer))
+            values = positions.value_bias(alone, prepared_contexts(positions, query_11, key_11, layer))
             value = values.expand(1, heads, 1, width)[0, head, 0, head_channel]
             lines.append(
                 f"Attention to a key {direction} alone adds {float(value):+.6f} to that channel of the output."

@@ -45,7 +45,8 @@ class OnnxStreamDecoder(StreamDecoder):
     def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> tuple[Tensor, Tensor]:
         assert source_start == 0
         own_cache = self.cache.self_attention_cache
-        evict_outside_window(own_cache, self.window)
+        if self.window is not None:
+            evict_outside_window(own_cache, self.window)
         num_cached = own_cache.get_seq_length()
         new = {"decoder_input_ids": ids_N1, TARGET_POSITIONS: torch.full_like(ids_N1, num_cached)}
         inputs = {name: to_array(tensor) for name, tensor in new.items()}

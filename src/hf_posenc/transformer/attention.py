@@ -7,6 +7,7 @@ The shape letters are those of encodings/base.py.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -18,10 +19,34 @@ from ..encodings.base import StackSpec
 from ..encodings.positions import AttentionContext, AttentionMask
 from ..encodings.sum import PositionEncodingSum
 from .configuration_posenc import PosEncConfig
+from .plans.selection import AttentionPlan
 
 # A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
 # and the weights, None where it does not return them.
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """What all layers of a stack share in one call, for self-attention or for cross-attention.
+
+    `ctx` has the positions, `contexts` the same for each encoding, with what it has prepared. `mask` is transformers'
+    mask of the keys that are attended to; None if all are, or if the `plan` masks them. `needs_weights`: whether the
+    alignment reads the weights.
+    """
+
+    positions: PositionEncodingSum
+    ctx: AttentionContext
+    contexts: list[AttentionContext]
+    mask: AttentionMask = None
+    plan: AttentionPlan | None = None
+    needs_weights: bool = False
+
+    def to(self, device: torch.device | str, **options: bool) -> "AttentionInputs":
+        """The inputs on another device; accelerate calls it where a model is on several devices."""
+        mask = self.mask.to(device) if self.mask is not None else None
+        contexts = [ctx.to(device, **options) for ctx in self.contexts]
+        return replace(self, ctx=self.ctx.to(device, **options), contexts=contexts, mask=mask)
 
 
 class Attention(nn.Module):
@@ -43,63 +68,62 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        attention_mask: AttentionMask = None,
+        inputs: AttentionInputs,
         *,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
         key_value_states_BSD: Tensor | None = None,
         cache: Cache | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and the attention weights (B, H, Q, S), None where the back end has none."""
+        positions, contexts, ctx = inputs.positions, inputs.contexts, inputs.ctx
         if positions.modifies_attention:
-            ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
-        batch, num_tokens, _ = x_BTD.shape
-        unrotated_q_BHQK = self.q_proj(x_BTD).view(batch, num_tokens, -1, self.head_dim).transpose(1, 2)
-        k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
+            contexts = positions.at_layer(contexts, self.layer_idx, x_BTD)
+        unrotated_q_BHQK = self.q_proj(x_BTD).view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
+        k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, contexts, cache)
         if ctx.attended_keys is not None:
             k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
-        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx) if positions.rotates_queries else unrotated_q_BHQK
+        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, contexts) if positions.rotates_queries else unrotated_q_BHQK
         qkv, p_BHQS = (q_BHQK, k_BHSK, v_BHSK), None
-        attend = partial(self.attend, positions=positions, kwargs=kwargs)
-        if ctx.plan is None:
-            out_BQHK, p_BHQS = attend(qkv, unrotated_q_BHQK, attention_mask, ctx)
+        attend = partial(self.attend, inputs=inputs, kwargs=kwargs)
+        if inputs.plan is None:
+            out_BQHK, p_BHQS = attend(qkv, unrotated_q_BHQK, inputs.mask, contexts)
         else:
-            out_BQHK = ctx.plan.run(attend, qkv, unrotated_q_BHQK, positions, ctx)
+            out_BQHK = inputs.plan.run(attend, qkv, unrotated_q_BHQK, positions, contexts)
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
     def attend(
         self,
         qkv: tuple[Tensor, Tensor, Tensor],
         unrotated_q_BHQK: Tensor,
-        attention_mask: AttentionMask,
-        ctx: AttentionContext,
+        mask: AttentionMask,
+        contexts: list[AttentionContext],
         *,
-        positions: PositionEncodingSum,
+        inputs: AttentionInputs,
         kwargs: Mapping[str, object],
     ) -> tuple[Tensor, Tensor | None]:
         """The attended values (B, Q, H, K) by the back end, with the biases of all encodings, and the weights.
 
         `unrotated_q_BHQK` are the queries before `rotate_queries`, which the score bias takes.
         """
-        k_BHSK = qkv[1]
-        needs_weights = positions.has_value_bias or ctx.return_weights
+        positions, k_BHSK, implementation = inputs.positions, qkv[1], self.config._attn_implementation
+        needs_weights = positions.has_value_bias or inputs.needs_weights
+        needs_weights |= bool(kwargs.get("output_attentions")) and implementation == "sdpa"  # which has none
         biases: dict[str, object] = {}
         if positions.has_score_bias:
-            bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
+            bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, contexts)
             # torch's CPU kernel has no gradient of a bias: without the kernel, explicit weights take fewer passes.
-            needs_weights |= ctx.is_contiguous and bias.requires_grad
+            needs_weights |= inputs.plan is not None and bias.requires_grad
             # flex_attention indexes the bias, where the others broadcast it.
-            if not needs_weights and self.config._attn_implementation == "flex_attention":
+            if not needs_weights and implementation == "flex_attention":
                 bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
         if positions.has_value_bias:
-            biases["value_bias"] = partial(positions.value_bias, ctx=ctx)
-        attention_forward: AttentionFunction = (
-            eager_attention_forward if needs_weights else self.attention_interface(kwargs)
-        )
+            biases["value_bias"] = partial(positions.value_bias, contexts=contexts)
+        attention_forward: AttentionFunction = eager_attention_forward
+        if not needs_weights:
+            attention_forward = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         return attention_forward(
-            self, *qkv, attention_mask,
+            self, *qkv, mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
 
@@ -108,7 +132,7 @@ class Attention(nn.Module):
         x_BTD: Tensor,
         key_value_states_BSD: Tensor | None,
         positions: PositionEncodingSum,
-        ctx: AttentionContext,
+        contexts: list[AttentionContext],
         cache: Cache | None,
     ) -> tuple[Tensor, Tensor]:
         """Keys and values, cached ones included (B, H, S, K).
@@ -126,19 +150,13 @@ class Attention(nn.Module):
         k_BHSK = self.k_proj(inputs_BSD).view(shape).transpose(1, 2)
         v_BHSK = self.v_proj(inputs_BSD).view(shape).transpose(1, 2)
         if positions.rotates_keys:
-            k_BHSK = positions.rotate_keys(k_BHSK, ctx)
+            k_BHSK = positions.rotate_keys(k_BHSK, contexts)
         if cache is None:
             return k_BHSK, v_BHSK
         if not is_cross:
             return cache.update(k_BHSK, v_BHSK, layer)
         cache.is_updated[layer] = True
         return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
-
-    def attention_interface(self, kwargs: Mapping[str, object]) -> AttentionFunction:
-        """transformers' function that the config names; the eager one if weights are wanted and sdpa has none."""
-        if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
-            return eager_attention_forward
-        return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
 
 
 def eager_attention_forward(

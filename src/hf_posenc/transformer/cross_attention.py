@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context and the mask of cross-attention, and what its cache keeps of the source."""
+"""The inputs of cross-attention: positions, mask and plan; and what its cache keeps of the source."""
 
 from typing import Any
 
@@ -11,11 +11,12 @@ from transformers.masking_utils import create_bidirectional_mask
 from ..alignments.base import resolve_source_positions, validate_no_source_positions, without_adapters
 from ..encodings.cache import EvictingLayer, state_of_cache
 from ..encodings.positions import AttentionContext, AttentionMask, positions_from_mask, validate_source_mask
-from .configuration_posenc import PosEncConfig
-from .plans.local_attention import make_window_blocks, prune_to_window
+from .attention import AttentionInputs
+from .plans.local_attention import prune_to_window
+from .plans.selection import choose_cross_plan
 
 
-def cross_attention_context(
+def cross_attention(
     decoder: Any,
     x_BTD: Tensor,
     ctx: AttentionContext,
@@ -25,50 +26,43 @@ def cross_attention_context(
     mask: AttentionMask,
     encoder_position_ids: Tensor | None,
     source_positions_BT: Tensor | None,
-) -> AttentionContext:
-    """The context of cross-attention: keys at their positions in the source, queries at their source positions.
+    output_attentions: object,
+) -> AttentionInputs:
+    """The inputs of cross-attention: keys at their positions in the source, queries at their source positions.
 
-    `decoder` is a PosEncDecoder, `ctx` the context of its self-attention. `source_positions_BT` (B, T), if given,
-    replace the alignment's.
+    `decoder` is a PosEncDecoder. `ctx` has the target's positions, and the state of the decoder's self-attention.
+    `source_positions_BT` (B, T), if given, replace the alignment's.
     """
     positions, alignment = decoder.cross_positions, decoder.alignment
-    state = None if ctx.state is None else ctx.state.scoped("cross")
-    ctx = ctx.replace(
-        is_cross=True,
-        is_causal=False,
-        plan=None,
-        is_contiguous=False,
-        attended_keys=None,
-        embedded_BTD=None,
-        prepared=None,
-        state=state,
-    )
     if not positions.modifies_attention:
         validate_no_source_positions(source_positions_BT)
-        return ctx
-    has_cached_keys = cache is not None and bool(cache.is_updated.get(0))
-    key_pos_BS = encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache)
-    ctx = ctx.replace(key_pos_BS=key_pos_BS, mask=mask, has_cached_keys=has_cached_keys)
+        source_mask = create_bidirectional_mask(decoder.config, x_BTD, mask, encoder_hidden_states=encoder_states_BSD)
+        return AttentionInputs(positions, ctx, [ctx] * len(positions), source_mask)
+    ctx = ctx.replace(
+        key_pos_BS=encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache),
+        mask=mask,
+        is_cross=True,
+        is_causal=False,
+        state=None if ctx.state is None else ctx.state.scoped("cross"),
+        has_cached_keys=cache is not None and bool(cache.is_updated.get(0)),
+    )
     source_positions_BT = resolve_source_positions(
         alignment, x_BTD, encoder_states_BSD, ctx, cross_position_ids=source_positions_BT
     )
-    return_weights = without_adapters(alignment).update is not None and ctx.state is not None
-    ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
-    ctx = ctx.replace(plan=make_window_blocks(positions, x_BTD, ctx))
-    pruned_ctx = prune_to_window(ctx, positions.sliding_window, decoder.min_keys_to_prune)
-    return positions.prepare(x_BTD, ctx, pruned_ctx)
-
-
-def cross_attention_mask(
-    config: PosEncConfig, x_BTD: Tensor, mask: AttentionMask, encoder_states_BSD: Tensor, ctx: AttentionContext
-) -> AttentionMask:
-    """transformers' mask of the source, for the keys that are attended to; None where blocks have their own."""
-    if ctx.plan is not None:
-        return None
-    num_keys = encoder_states_BSD.shape[1]
-    if ctx.attended_keys is not None:
-        mask, num_keys = ctx.gather_mask(mask), ctx.key_pos_BS.shape[1]
-    return create_bidirectional_mask(config, x_BTD, mask, encoder_hidden_states=encoder_states_BSD[:, :num_keys])
+    ctx = ctx.replace(query_pos_BQ=source_positions_BT)
+    plan, pruned_ctx = None, None
+    if not decoder.computes_hidden_keys(output_attentions):
+        plan = choose_cross_plan(positions, x_BTD, ctx)
+        pruned_ctx = prune_to_window(ctx, positions.sliding_window, decoder.min_keys_to_prune)
+    contexts = positions.prepare(x_BTD, ctx, pruned_ctx, () if plan is None else plan.prepared)
+    if pruned_ctx is not None:
+        ctx, mask = pruned_ctx, pruned_ctx.gather_mask(mask)
+        encoder_states_BSD = encoder_states_BSD[:, : ctx.key_pos_BS.shape[1]]
+    source_mask = None
+    if plan is None:
+        source_mask = create_bidirectional_mask(decoder.config, x_BTD, mask, encoder_hidden_states=encoder_states_BSD)
+    needs_weights = without_adapters(alignment).update is not None and ctx.state is not None
+    return AttentionInputs(positions, ctx, contexts, source_mask, plan, needs_weights)
 
 
 def encoder_positions(

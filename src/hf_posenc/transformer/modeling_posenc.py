@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
@@ -23,7 +22,6 @@ from ..alignments.registry import build_alignment
 from ..encodings.base import VASWANI
 from ..encodings.cache import cached_seq_length
 from ..encodings.positions import (
-    AttentionContext,
     AttentionMask,
     new_valid_mask,
     positions_from_mask,
@@ -39,9 +37,9 @@ from ..generation.model_inputs import (
     normalize_model_inputs,
     require_encoder_states,
 )
-from .attention import Attention, validate_attn_implementation
+from .attention import Attention, AttentionInputs, validate_attn_implementation
 from .configuration_posenc import PosEncConfig
-from .cross_attention import cross_attention_context, cross_attention_mask
+from .cross_attention import cross_attention
 from .encoder_decoder import (
     ConditionalGeneration,
     DecoderOutput,
@@ -78,12 +76,9 @@ class PosEncEncoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        output_attentions = kwargs.get("output_attentions")
-        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
-        if ctx.plan is None:
-            attention_mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
+        x_BTD, inputs = self.self_attention(x_BTD, attention_mask, position_ids, kwargs.get("output_attentions"))
         for layer in self.layers:
-            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, **kwargs)
+            x_BTD = layer(x_BTD, inputs, **kwargs)
         return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))
 
 
@@ -133,24 +128,29 @@ class PosEncDecoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         cache = self.resolve_cache(cache, use_cache)
         own_cache = None if cache is None else cache.self_attention_cache
-        x_BTD, position_ids, ctx, self_mask = self.causal_context(
-            x_BTD, attention_mask, position_ids, own_cache, kwargs.get("output_attentions")
+        num_cached = cached_seq_length(own_cache)
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
+        output_attentions = kwargs.get("output_attentions")
+        x_BTD, inputs = self.self_attention(
+            x_BTD, attention_mask, position_ids, output_attentions, own_cache, num_cached
         )
-        target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
-        cross_ctx = cross_attention_context(
+        # Positions that are augmented in training, and keys that a window hides, are those of self-attention alone.
+        target_mask_BT = target_valid_mask(inputs.ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
+        target_ctx = inputs.ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT, attended_keys=None)
+        cross_inputs = cross_attention(
             self,
             x_BTD,
-            ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT),
+            target_ctx,
             encoder_hidden_states,
             cache,
             mask=encoder_attention_mask,
             encoder_position_ids=encoder_position_ids,
             source_positions_BT=cross_position_ids,
+            output_attentions=output_attentions,
         )
-        cross_mask = cross_attention_mask(self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx)
-        masks_and_states = self_mask, encoder_hidden_states, cross_mask
-        x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
-        source_positions_BT = cross_ctx.query_pos_BQ if self.cross_positions.modifies_attention else None
+        x_BTD = self.run_layers(x_BTD, inputs, cross_inputs, encoder_hidden_states, cache=cache, **kwargs)
+        source_positions_BT = cross_inputs.ctx.query_pos_BQ if self.cross_positions.modifies_attention else None
         return DecoderOutput(last_hidden_state=x_BTD, source_positions=source_positions_BT, **{CACHE_NAME: cache})
 
     def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
@@ -163,29 +163,19 @@ class PosEncDecoder(PosEncStack):
     def run_layers(
         self,
         x_BTD: Tensor,
-        masks_and_states: tuple[AttentionMask, Tensor, AttentionMask],
-        *,
-        ctx: AttentionContext,
-        cross_ctx: AttentionContext,
+        inputs: AttentionInputs,
+        cross_inputs: AttentionInputs,
+        encoder_states_BSD: Tensor,
         **kwargs: object,
     ) -> Tensor:
-        """The hidden states after all layers (B, T, D); updates an alignment that tracks the attention.
-
-        `masks_and_states` are the mask of the target, the encoder states (B, S, D) and the mask of the source.
-        """
-        contexts = {
-            "positions": self.positions,
-            "ctx": ctx,
-            "cross_positions": self.cross_positions,
-            "cross_ctx": cross_ctx,
-        }
+        """The hidden states after all layers (B, T, D); updates an alignment that tracks the attention."""
         weights = []
         for layer in self.layers:
-            x_BTD, p_BHTS = layer(x_BTD, *masks_and_states, **contexts, **kwargs)
-            if cross_ctx.return_weights:
+            x_BTD, p_BHTS = layer(x_BTD, inputs, cross_inputs, encoder_states_BSD, **kwargs)
+            if cross_inputs.needs_weights:
                 weights.append(p_BHTS)
-        if cross_ctx.return_weights:
-            self.alignment("update", weights, masks_and_states[1], cross_ctx)
+        if cross_inputs.needs_weights:
+            self.alignment("update", weights, encoder_states_BSD, cross_inputs.ctx)
         return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
 
 

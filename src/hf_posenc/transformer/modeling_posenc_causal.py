@@ -17,7 +17,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..encodings.base import VASWANI
-from ..encodings.positions import document_mask
+from ..encodings.cache import cached_seq_length
+from ..encodings.positions import document_mask, positions_from_mask
 from ..generation.model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache, require_tokens
 from ..generation.translate import TranslationOutput, translate
 from .attention import Attention
@@ -65,11 +66,13 @@ class PosEncCausalModel(PosEncStack):
         self.refuse_cache_under_checkpointing(cache)
         if cache is None and use_cache:
             cache = DynamicCache(config=self.config)
-        x_BTD, _, ctx, causal_mask = self.causal_context(
-            x_BTD, attention_mask, position_ids, cache, kwargs.get("output_attentions")
-        )
+        num_cached = cached_seq_length(cache)
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
+        output_attentions = kwargs.get("output_attentions")
+        x_BTD, inputs = self.self_attention(x_BTD, attention_mask, position_ids, output_attentions, cache, num_cached)
         for layer in self.layers[: self.config.num_hidden_layers]:  # `generate` sets fewer, to draft by an early exit
-            x_BTD = layer(x_BTD, causal_mask, positions=self.positions, ctx=ctx, cache=cache, **kwargs)
+            x_BTD = layer(x_BTD, inputs, cache=cache, **kwargs)
         x_BTD = x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
         return BaseModelOutputWithPast(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
 

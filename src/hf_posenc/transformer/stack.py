@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache, GradientCheckpointingLayer
 from transformers.activations import ACT2FN
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from ..encodings.base import StackSpec
-from ..encodings.cache import EncodingState, cached_seq_length, evict_outside_window, state_of_cache
-from ..encodings.positions import AttentionContext, AttentionMask, new_valid_mask, positions_from_mask
+from ..encodings.cache import EncodingState, evict_outside_window, state_of_cache
+from ..encodings.positions import AttentionContext, AttentionMask, new_valid_mask
 from ..encodings.registry import build_position_encodings
-from ..encodings.sum import PositionEncodingSum
-from .attention import Attention, validate_attn_implementation
+from .attention import Attention, AttentionInputs, validate_attn_implementation
 from .configuration_posenc import PosEncConfig
 from .plans.local_attention import MIN_KEYS, prune_to_window
 from .plans.selection import choose_plan
@@ -55,10 +54,12 @@ class PosEncEncoderLayer(PosEncLayer):
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=side.is_causal, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, inputs: AttentionInputs, *, cache: Cache | None = None, **kwargs: object
+    ) -> Tensor:
         """The tokens after the layer (B, T, D)."""
         norm = self.self_attn_layer_norm
-        output_BTD, _ = self.self_attn(norm(x_BTD) if self.norm_first else x_BTD, attention_mask, **kwargs)
+        output_BTD, _ = self.self_attn(norm(x_BTD) if self.norm_first else x_BTD, inputs, cache=cache, **kwargs)
         return self.feed_forward(self.residual(x_BTD, output_BTD, norm))
 
 
@@ -75,29 +76,22 @@ class PosEncDecoderLayer(PosEncLayer):
     def forward(
         self,
         x_BTD: Tensor,
-        attention_mask: AttentionMask,
+        inputs: AttentionInputs,
+        cross_inputs: AttentionInputs,
         encoder_states_BSD: Tensor,
-        encoder_attention_mask: AttentionMask,
         *,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-        cross_positions: PositionEncodingSum,
-        cross_ctx: AttentionContext,
         cache: EncoderDecoderCache | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
         self_cache = None if cache is None else cache.self_attention_cache
         norm = self.self_attn_layer_norm
-        output_BTD, _ = self.self_attn(
-            norm(x_BTD) if self.norm_first else x_BTD, attention_mask,
-            positions=positions, ctx=ctx, cache=self_cache, **kwargs,
-        )  # fmt: skip
+        output_BTD, _ = self.self_attn(norm(x_BTD) if self.norm_first else x_BTD, inputs, cache=self_cache, **kwargs)
         x_BTD = self.residual(x_BTD, output_BTD, norm)
         norm = self.encoder_attn_layer_norm
         output_BTD, p_BHTS = self.encoder_attn(
-            norm(x_BTD) if self.norm_first else x_BTD, encoder_attention_mask,
-            positions=cross_positions, ctx=cross_ctx, cache=cache, key_value_states_BSD=encoder_states_BSD, **kwargs,
+            norm(x_BTD) if self.norm_first else x_BTD, cross_inputs,
+            key_value_states_BSD=encoder_states_BSD, cache=cache, **kwargs,
         )  # fmt: skip
         return self.feed_forward(self.residual(x_BTD, output_BTD, norm)), p_BHTS
 
@@ -114,7 +108,7 @@ class PosEncStack(Stack):
 
     def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
         super().__init__(config, vocab_size=side.vocab_size)
-        self.side = side
+        self.side, self.is_causal = side, side.is_causal
         self.positions = build_position_encodings(config, side)
         self.layernorm_embedding = (
             nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.normalize_embedding else None
@@ -127,73 +121,61 @@ class PosEncStack(Stack):
         """Raise a ValueError for a back end that cannot compute an encoding; transformers' default always can."""
         validate_attn_implementation(self.config, self.side, self.positions)
 
-    def attention_context(
+    def self_attention(
         self,
         x_BTD: Tensor,
-        mask: AttentionMask,
+        attention_mask: AttentionMask,
         position_ids: Tensor,
-        state: EncodingState | None = None,
+        output_attentions: object,
+        cache: Cache | None = None,
         num_cached: int | Tensor = 0,
-        *,
-        output_attentions: object = False,
-    ) -> tuple[Tensor, AttentionContext]:
-        """The embedded tokens with their positions (B, T, D), and the context of this stack's self-attention.
+    ) -> tuple[Tensor, AttentionInputs]:
+        """The embedded tokens with their positions (B, T, D), and the inputs of this stack's self-attention.
 
-        Appends the positions, and the states of encodings, to the cached `state`.
+        `cache` is that of this self-attention, with `num_cached` tokens. The positions, and the states of encodings,
+        are appended to it. Call this method before the first layer adds its keys.
         """
-        valid_mask_BT = new_valid_mask(mask, x_BTD.shape[1], num_cached)
-        attn_implementation = self.config._attn_implementation
-        need_weights = bool(output_attentions) or attn_implementation == "flex_attention"
-        ctx = AttentionContext(
-            position_ids, position_ids, valid_mask_BT, mask, num_cached, self.side.is_causal, need_weights=need_weights
-        )
+        state = self.read_state(cache, output_attentions) if cache is not None and self.needs_state_cache else None
+        valid_mask_BT = new_valid_mask(attention_mask, x_BTD.shape[1], num_cached)
+        ctx = AttentionContext(position_ids, position_ids, valid_mask_BT, attention_mask, num_cached, self.is_causal)
         if self.training and self.positions.has_hook("augment_positions"):
             pos_BT = self.positions.augment_positions(position_ids.expand(x_BTD.shape[0], -1), ctx)
             ctx = ctx.replace(query_pos_BQ=pos_BT, key_pos_BS=pos_BT)
         if state is not None:
             key_pos_BS = state.append("positions", ctx.query_pos_BQ.expand(x_BTD.shape[0], -1))
             ctx = ctx.replace(key_pos_BS=key_pos_BS, state=state)
-        if state is None and attn_implementation == "sdpa" and not need_weights:
-            dropout = self.config.attention_dropout if self.training else 0.0
-            plan = choose_plan(self.positions, x_BTD, ctx, dropout)
-            ctx = ctx.replace(plan=plan, is_contiguous=plan is not None and plan.is_contiguous)
         if self.positions.embeds:
             x_BTD = self.positions.embed(x_BTD, ctx)
         if self.layernorm_embedding is not None:
             x_BTD = self.layernorm_embedding(x_BTD)
-        pruned_ctx = ctx
-        if state is not None:
+        plan, pruned_ctx = None, None
+        may_skip_keys = not self.computes_hidden_keys(output_attentions)
+        if may_skip_keys and state is not None:
             pruned_ctx = prune_to_window(ctx, self.positions.sliding_window, self.min_keys_to_prune)
-        return x_BTD, self.positions.prepare(x_BTD, ctx, pruned_ctx)
+        elif may_skip_keys and self.config._attn_implementation == "sdpa":
+            plan = choose_plan(self.positions, x_BTD, ctx, self.config.attention_dropout if self.training else 0.0)
+        contexts = self.positions.prepare(x_BTD, ctx, pruned_ctx, () if plan is None else plan.prepared)
+        mask = None
+        if plan is None and self.is_causal:
+            mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
+        elif plan is None:
+            mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
+        if pruned_ctx is not None:
+            ctx, mask = pruned_ctx, pruned_ctx.gather_mask(mask)
+        return x_BTD, AttentionInputs(self.positions, ctx, contexts, mask, plan)
 
-    def causal_context(
-        self,
-        x_BTD: Tensor,
-        attention_mask: AttentionMask,
-        position_ids: Tensor | None,
-        cache: Cache | None,
-        output_attentions: object,
-    ) -> tuple[Tensor, Tensor, AttentionContext, AttentionMask]:
-        """Of a causal self-attention: the tokens with their positions (B, T, D), their position ids, the context and
-        the mask. `cache` is that of this self-attention."""
-        # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
-        state, num_cached = self.read_state(cache, output_attentions), cached_seq_length(cache)
-        if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
-        x_BTD, ctx = self.attention_context(
-            x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
-        )
-        mask = None if ctx.plan is not None else create_causal_mask(self.config, x_BTD, attention_mask, cache)
-        return x_BTD, position_ids, ctx, ctx.gather_mask(mask)
+    def computes_hidden_keys(self, output_attentions: object) -> bool:
+        """Whether every key has a weight, hidden ones too: for the caller, or for flex_attention and its own mask."""
+        return bool(output_attentions) or self.config._attn_implementation == "flex_attention"
 
-    def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
-        """The encodings' state in the self-attention's cache, None if nothing needs one.
+    def read_state(self, own_cache: Cache, output_attentions: object) -> EncodingState:
+        """The encodings' state in the self-attention's cache.
 
         Tokens that are hidden by their distance are evicted first, unless the weights of all keys are wanted.
         """
-        if own_cache is None or not self.needs_state_cache:
-            return None
-        evict_outside_window(own_cache, None if output_attentions else self.positions.hiding_distance)
+        window = self.positions.hiding_distance
+        if window is not None and not output_attentions:
+            evict_outside_window(own_cache, window)
         return state_of_cache(own_cache)
 
     def refuse_cache_under_checkpointing(self, cache: Cache | None) -> None:

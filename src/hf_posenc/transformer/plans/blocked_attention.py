@@ -14,7 +14,7 @@ A block is what a chunk of tokens is to a cache: the tokens before it are as if 
 compute its biases from a context of the block's queries, and need no other code. Positions follow each other without a
 gap, and an encoding can use relative_shift.py instead of an index of distances.
 
-Shape letters are those of position_base.py; L is the length, C the queries of a block.
+Shape letters are those of encodings/base.py; L is the length, C the queries of a block.
 """
 
 from collections.abc import Callable
@@ -23,29 +23,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...encodings.positions import AttentionContext, has_contiguous_positions
+from ...encodings.positions import AttentionContext
 from ...encodings.relative_shift import query_blocks
 from ...encodings.sum import PositionEncodingSum
 
-MIN_LENGTH = 512  # in tokens; at 256, computing all scores at once is as fast
-
-# From queries, keys and values, unrotated queries, mask and context of a block it computes the output (B, C, H, K).
+# From queries, keys and values, unrotated queries, mask and contexts of a block it computes the output (B, C, H, K) and
+# the weights, None where the back end has none.
 AttendBlock = Callable[
-    [tuple[Tensor, Tensor, Tensor], Tensor, Tensor | None, AttentionContext], tuple[Tensor, Tensor | None]
+    [tuple[Tensor, Tensor, Tensor], Tensor, Tensor | None, list[AttentionContext]], tuple[Tensor, Tensor | None]
 ]
-
-
-def supports_blocked_attention(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
-    """True on CPU for long inputs with contiguous positions, if biases need no state of the tokens before a block."""
-    length, device = ctx.query_pos_BQ.shape[1], ctx.query_pos_BQ.device
-    if length < MIN_LENGTH or device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    stateful = [positions.encodings[index].is_stateful for index in positions.bias_indices]
-    if not stateful or any(stateful):
-        return False
-    if isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2:
-        return False
-    return has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT)
 
 
 def blocked_attention_forward(
@@ -53,24 +39,26 @@ def blocked_attention_forward(
     qkv: tuple[Tensor, Tensor, Tensor],
     unrotated_q_BHLK: Tensor,
     positions: PositionEncodingSum,
-    ctx: AttentionContext,
+    contexts: list[AttentionContext],
+    *,
+    embedded_BTD: Tensor,
 ) -> Tensor:
     """The attended values (B, L, H, K) of queries, keys and values (B, H, L, K).
 
-    `unrotated_q_BHLK` are the queries before `rotate_queries`. Call this function only if `supports_blocked_attention`.
+    `unrotated_q_BHLK` are the queries before `rotate_queries`, `embedded_BTD` the tokens that `prepare` takes.
     """
     q_BHLK, k_BHLK, v_BHLK = qkv
     # What it keeps for its backward pass can be as large as the output, such as sinusoids of all distances.
-    ctx = checkpoint(positions.prepare_layer, ctx, use_reentrant=False)
+    contexts = checkpoint(positions.prepare_layer, contexts, use_reentrant=False)
 
     def attend_block(start: int, end: int) -> Tensor:
         """The attended values of the queries from `start` to `end` (B, C, H, K)."""
-        num_keys = end if ctx.is_causal else v_BHLK.shape[2]
-        block_ctx = block_context(ctx, start, end, num_keys)
-        assert block_ctx.embedded_BTD is not None  # `positions.prepare` sets it
-        block_ctx = positions.prepare_biases(block_ctx.embedded_BTD, block_ctx)
+        num_keys = end if contexts[0].is_causal else v_BHLK.shape[2]
+        block_contexts = [block_context(ctx, start, end, num_keys) for ctx in contexts]
+        block_contexts = positions.prepare_biases(embedded_BTD[:, start:end], block_contexts)
         block_qkv = q_BHLK[:, :, start:end], k_BHLK[:, :, :num_keys], v_BHLK[:, :, :num_keys]
-        return attend(block_qkv, unrotated_q_BHLK[:, :, start:end], block_mask(block_ctx), block_ctx)[0]
+        mask = block_mask(block_contexts[0])
+        return attend(block_qkv, unrotated_q_BHLK[:, :, start:end], mask, block_contexts)[0]
 
     blocks = query_blocks(v_BHLK.shape[2])
     return torch.cat([checkpoint(attend_block, *block, use_reentrant=False) for block in blocks], dim=1)
@@ -78,8 +66,7 @@ def blocked_attention_forward(
 
 def block_context(ctx: AttentionContext, start: int, end: int, num_keys: int) -> AttentionContext:
     """The context of a block: that of new tokens from `start` to `end`, after `start` cached ones."""
-
-    assert ctx.mask is None or isinstance(ctx.mask, Tensor)  # `supports_blocked_attention` refuses others
+    assert ctx.mask is None or isinstance(ctx.mask, Tensor)  # there is no plan for another mask
 
     def tokens(x_BT: Tensor | None, first: int, last: int) -> Tensor | None:
         return None if x_BT is None else x_BT[:, first:last]
@@ -90,8 +77,8 @@ def block_context(ctx: AttentionContext, start: int, end: int, num_keys: int) ->
         valid_mask_BT=tokens(ctx.valid_mask_BT, start, end),
         mask=tokens(ctx.mask, 0, num_keys),
         inputs_BTD=tokens(ctx.inputs_BTD, start, end),
-        embedded_BTD=tokens(ctx.embedded_BTD, start, end),
         num_cached=start,
+        is_contiguous=True,
     )
 
 

@@ -20,7 +20,7 @@ For a fixed vector the backward pass is torch's kernel, too. A trained vector ne
 the kernel does not return. Therefore that backward pass computes the weights again, a tile at a time. So do both passes
 with dropout, which the kernel does not have.
 
-Shape letters are those of position_base.py. L is the length and D = 2 L - 1 the number of distances, W the keys of a
+Shape letters are those of encodings/base.py. L is the length and D = 2 L - 1 the number of distances, W the keys of a
 tile and C its queries.
 """
 

@@ -23,6 +23,7 @@ this one is chosen by the input (its length, its holes) and takes hooks, because
 registry is global: code that travels with a checkpoint would replace the function of the installed package.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ...encodings.positions import AttentionContext, has_contiguous_positions
+from ...encodings.positions import AttentionContext
 from ...encodings.sum import PositionEncodingSum
 
 BLOCK_SIZE = 32  # queries of a block, C
@@ -116,7 +117,8 @@ class BlockwiseAttention:
     Masks are additive and finite (`mask_value`): a row of -inf would make its lse, and then all of it, NaN.
     """
 
-    def __init__(self, positions: PositionEncodingSum, ctx: AttentionContext, like_BHLK: Tensor) -> None:
+    def __init__(self, positions: PositionEncodingSum, contexts: list[AttentionContext], like_BHLK: Tensor) -> None:
+        ctx = contexts[0]  # positions and masks are those of all
         device, self.length, self.scaling = like_BHLK.device, like_BHLK.shape[2], like_BHLK.shape[-1] ** -0.5
         self.positions, self.mask_value = positions, torch.finfo(like_BHLK.dtype).min / 4
         self.autocast_state = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
@@ -136,16 +138,15 @@ class BlockwiseAttention:
         self.mask_B1NCW = self.additive_mask(is_near_B1NCW, torch.promote_types(like_BHLK.dtype, torch.float32))
         self.mask_B1L = None if ctx.valid_mask_BT is None else self.additive_mask(is_key_B1L, like_BHLK.dtype)
         # Distances are the same in every block, and so are positions that count from its first query.
-        ctx = ctx.replace(valid_mask_BT=None, mask=None, inputs_BTD=None, plan=None)
-
         like_B1D = like_BHLK[:, :, :1].transpose(1, 2).flatten(2)
 
-        def context_for(queries_Q: Tensor, keys_S: Tensor) -> AttentionContext:
-            block_ctx = ctx.replace(query_pos_BQ=queries_Q[None], key_pos_BS=keys_S[None])
-            return positions.prepare_biases(like_B1D, block_ctx)
+        def contexts_for(queries_Q: Tensor, keys_S: Tensor) -> list[AttentionContext]:
+            pos = {"query_pos_BQ": queries_Q[None], "key_pos_BS": keys_S[None]}
+            block_contexts = [ctx.replace(valid_mask_BT=None, mask=None, inputs_BTD=None, **pos) for ctx in contexts]
+            return positions.prepare_biases(like_B1D, block_contexts)
 
-        self.near_ctx = context_for(queries_C.repeat(self.num_blocks), keys_W)
-        self.far_ctx = {tail: context_for(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}
+        self.near_contexts = contexts_for(queries_C.repeat(self.num_blocks), keys_W)
+        self.far_contexts = {tail: contexts_for(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}
 
     def additive_mask(self, is_attendable: Tensor, dtype: torch.dtype) -> Tensor:
         """Zero where a key may be attended to, `mask_value` elsewhere."""
@@ -181,27 +182,31 @@ class BlockwiseAttention:
         """Output (B, H, L, K) and log-sum-exp (B, H, L) of the band."""
         scores_BHNCW = self.blocks(q_BHLK * self.scaling) @ self.windows(k_BHLK).transpose(3, 4)
         unrotated_BHQK = self.blocks(unrotated_q_BHLK).flatten(2, 3)
-        scores_BHNCW = scores_BHNCW + self.bias(unrotated_BHQK, k_BHLK, self.near_ctx).unflatten(2, (-1, BLOCK_SIZE))
+        scores_BHNCW = scores_BHNCW + self.bias(unrotated_BHQK, k_BHLK, self.near_contexts).unflatten(
+            2, (-1, BLOCK_SIZE)
+        )
         p_BHNCW, lse_BHNC = SoftmaxWithLSE.apply(scores_BHNCW + self.mask_B1NCW)
         p_BHNCW = p_BHNCW.to(v_BHLK.dtype)
         out_BHQK = (p_BHNCW @ self.windows(v_BHLK)).flatten(2, 3)
         if self.positions.has_value_bias:
-            out_BHQK = out_BHQK + self.positions.value_bias(p_BHNCW.flatten(2, 3), self.near_ctx)
+            out_BHQK = out_BHQK + self.positions.value_bias(p_BHNCW.flatten(2, 3), self.near_contexts)
         return out_BHQK[:, :, : self.length], lse_BHNC.flatten(2)[:, :, : self.length]
 
     def tail_bias(self, tail: FarKeys, unrotated_q_BHLK: Tensor, v_BHLK: Tensor) -> tuple[Tensor, Tensor]:
         """The biases that all keys of a tail share: one score for each query (B, H, L), and values with their bias."""
-        bias_BHL = self.bias(unrotated_q_BHLK, v_BHLK, self.far_ctx[tail])[..., 0].expand(unrotated_q_BHLK.shape[:3])
+        bias_BHL = self.bias(unrotated_q_BHLK, v_BHLK, self.far_contexts[tail])[..., 0].expand(
+            unrotated_q_BHLK.shape[:3]
+        )
         if self.positions.has_value_bias:
             all_weight_BHQ1 = torch.ones_like(v_BHLK[:1, :, :1, :1])
-            v_BHLK = v_BHLK + self.positions.value_bias(all_weight_BHQ1, self.far_ctx[tail])
+            v_BHLK = v_BHLK + self.positions.value_bias(all_weight_BHQ1, self.far_contexts[tail])
         return bias_BHL, v_BHLK
 
-    def bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """The score bias for the positions of `ctx`, zeros if no encoding has one."""
+    def bias(self, q_BHQK: Tensor, k_BHSK: Tensor, contexts: list[AttentionContext]) -> Tensor:
+        """The score bias for the positions of `contexts`, zeros if no encoding has one."""
         if not self.positions.has_score_bias:
             return q_BHQK.new_zeros(1, 1, q_BHQK.shape[2], 1)
-        return self.positions.score_bias(q_BHQK, k_BHSK, ctx)
+        return self.positions.score_bias(q_BHQK, k_BHSK, contexts)
 
     def far_attention(self, tail: FarKeys, qkv: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Output (B, H, L, K) and log-sum-exp (B, H, L) of a tail, without its score bias."""
@@ -222,40 +227,19 @@ class BlockwiseAttention:
         return None if self.mask_B1L is None else tail.select_keys(self.mask_B1L)[:, :, None]
 
 
-MIN_LENGTH = 512  # in tokens; below it, computing all scores at once is faster
-
-
-def supports_linear_attention(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
-    """True on CPU for long inputs with contiguous positions, if every bias is constant from `max_distance` on."""
-    length, clip = ctx.query_pos_BQ.shape[1], positions.max_distance
-    if clip is None or length < max(MIN_LENGTH, 4 * clip) or ctx.query_pos_BQ.device.type != "cpu":
-        return False
-    if not all(
-        encoding.preserves_head_dim for encoding in positions.encodings
-    ):  # the kernel needs keys as wide as values
-        return False
-    if torch.compiler.is_compiling() or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
-        return False
-    return has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT)
-
-
 def linear_attention_forward(
-    q_BHLK: Tensor,
-    k_BHLK: Tensor,
-    v_BHLK: Tensor,
+    attend: Callable,
+    qkv: tuple[Tensor, Tensor, Tensor],
     unrotated_q_BHLK: Tensor,
     positions: PositionEncodingSum,
-    ctx: AttentionContext,
+    contexts: list[AttentionContext],
 ) -> Tensor:
     """The attended values (B, L, H, K) of queries, keys and values (B, H, L, K).
 
-    `unrotated_q_BHLK` are the queries before `rotate_queries`, which the score bias takes. Call this function only if
-    `supports_linear_attention`.
+    `unrotated_q_BHLK` are the queries before `rotate_queries`, which the score bias takes. Here no `attend` is needed.
     """
-    blockwise = BlockwiseAttention(positions, ctx, v_BHLK)
-    return LinearAttentionFunction.apply(
-        blockwise, q_BHLK, k_BHLK, v_BHLK, unrotated_q_BHLK, *positions.parameters()
-    ).transpose(1, 2)
+    blockwise = BlockwiseAttention(positions, contexts, qkv[2])
+    return LinearAttentionFunction.apply(blockwise, *qkv, unrotated_q_BHLK, *positions.parameters()).transpose(1, 2)
 
 
 class SavedForBackward(FunctionCtx):

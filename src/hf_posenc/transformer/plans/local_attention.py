@@ -24,23 +24,23 @@ from .blocked_attention import AttendBlock
 MIN_KEYS = 256
 
 
-def prune_to_window(ctx: AttentionContext, window: int | None, min_keys: int = MIN_KEYS) -> AttentionContext:
+def prune_to_window(ctx: AttentionContext, window: int | None, min_keys: int = MIN_KEYS) -> AttentionContext | None:
     """The context without the hidden keys before the first and after the last key in the window.
 
-    All keys that are `window` tokens away or more have zero weight. Returns `ctx` itself without a cache, with fewer
-    than `min_keys` keys, if every key's weight is needed, and if pruning would keep more than half of the keys.
+    All keys that are `window` tokens away or more have zero weight. None without a cache, with fewer than `min_keys`
+    keys, and if pruning would keep more than half of the keys.
     """
     num_keys = ctx.key_pos_BS.shape[1]
-    if window is None or ctx.state is None or ctx.need_weights or torch.compiler.is_compiling() or num_keys < min_keys:
-        return ctx
+    if window is None or ctx.state is None or torch.compiler.is_compiling() or num_keys < min_keys:
+        return None
     if not ctx.is_cross and not isinstance(ctx.state.length, int):  # a static cache has room for keys to come
-        return ctx
+        return None
     in_window_BS = (ctx.distance_BQS.abs() < window).any(1)
     if isinstance(ctx.mask, Tensor) and ctx.mask.ndim == 2:
         in_window_BS = in_window_BS & (ctx.mask[:, -num_keys:] != 0)
     attended_keys = keys_in_window(in_window_BS, max_width=4 * window)
     if attended_keys is None:
-        return ctx
+        return None
     pruned_ctx = ctx.replace(attended_keys=attended_keys)
     return pruned_ctx.replace(key_pos_BS=pruned_ctx.gather_keys(ctx.key_pos_BS, 1))
 
@@ -77,20 +77,15 @@ class WindowBlocks:
 
     `key_rows_MW`: each block's keys, as rows of all sentences' keys one below the other (B S).
     `mask`: True for keys that are no padding (M, 1, 1, W); None without padding.
-    `ctx`: the positions of each block's queries and keys, with what encodings have prepared for them.
+    `contexts`: the positions of each block's queries and keys, with what each encoding has prepared for them.
     `num_blocks`: blocks of a sentence, N. `length`: queries of a sentence, T.
     """
 
     key_rows_MW: Tensor
     mask: Tensor | None
-    ctx: AttentionContext
+    contexts: list[AttentionContext]
     num_blocks: int
     length: int
-    is_contiguous = False
-
-    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
-        """As those of AttentionPlan: encodings that have a `max_distance` are prepared for the blocks."""
-        return positions.encodings[index].max_distance is not None
 
     def run(
         self,
@@ -98,13 +93,15 @@ class WindowBlocks:
         qkv: tuple[Tensor, Tensor, Tensor],
         unrotated_q_BHTK: Tensor,
         positions: PositionEncodingSum,
-        ctx: AttentionContext,
+        contexts: list[AttentionContext],
     ) -> Tensor:
-        """The attended values (B, T, H, K)."""
+        """The attended values (B, T, H, K). The contexts are those of all keys, and say which layer this is."""
         q_BHTK, k_BHSK, v_BHSK = qkv
         block_qkv = self.split_queries(q_BHTK), self.gather_keys(k_BHSK), self.gather_keys(v_BHSK)
-        block_ctx = self.ctx.replace(layer=ctx.layer)
-        return self.join_queries(attend(block_qkv, self.split_queries(unrotated_q_BHTK), self.mask, block_ctx)[0])
+        block_contexts = [
+            block_ctx.replace(layer=ctx.layer) for block_ctx, ctx in zip(self.contexts, contexts, strict=True)
+        ]
+        return self.join_queries(attend(block_qkv, self.split_queries(unrotated_q_BHTK), self.mask, block_contexts)[0])
 
     def split_queries(self, q_BHTK: Tensor) -> Tensor:
         """Each block's queries (M, H, C, K); the last block of a sentence is padded."""
@@ -133,12 +130,10 @@ def split_time(x: Tensor, num_blocks: int) -> Tensor:
 def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext) -> WindowBlocks | None:
     """The blocks of a cross-attention; None where all keys are computed.
 
-    These are short inputs, cached decoding, weights that the caller wants, sources with holes, and windows that cover
-    most of the source.
+    These are short inputs, sources with holes, and windows that cover most of the source.
     """
     window, num_keys, length = positions.sliding_window, ctx.key_pos_BS.shape[1], x_BTD.shape[1]
-    if window is None or ctx.state is not None or ctx.need_weights or torch.compiler.is_compiling():
-        return None
+    assert window is not None  # choose_cross_plan calls it for a window alone
     mask = ctx.mask
     if min(num_keys, length) < MIN_LENGTH or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         return None
@@ -160,7 +155,7 @@ def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: Atten
     return WindowBlocks(
         key_indices_MW + row_M1 * num_keys,
         None if mask_MW is None else mask_MW[:, None, None],
-        positions.prepare_biases(x_BTD[:1, :1], block_ctx),
+        positions.prepare_biases(x_BTD[:1, :1], positions.split(block_ctx)),
         num_blocks,
         length,
     )

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: how a self-attention is computed, chosen once for each stack and call.
+"""Plans: how an attention is computed, chosen once for each stack and call.
 
     distance   biases depend on head and distance alone: a vector for each head (distance_attention.py)
     linear     biases are constant beyond a distance: a band and two tails (linear_attention.py)
     blocked    other biases: blocks of queries, computed again in the backward pass (blocked_attention.py)
+    window     a cross-attention with a window: blocks of queries with the few keys around them (local_attention.py)
     None       all scores at once: short inputs, cached steps, weights that are wanted, positions with gaps
 
-A cross-attention with a window has a plan of its own (local_attention.py). Results do not depend on the plan.
+Results do not depend on the plan.
 """
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,99 +21,99 @@ from transformers.utils.generic import maybe_autocast
 
 from ...encodings.positions import AttentionContext, at_least_float32, has_contiguous_positions
 from ...encodings.sum import PositionEncodingSum
-from .blocked_attention import AttendBlock, blocked_attention_forward, supports_blocked_attention
-from .distance_attention import KeyRanges, distance_attention
-from .linear_attention import linear_attention_forward, supports_linear_attention
+from .blocked_attention import AttendBlock, blocked_attention_forward
+from .distance_attention import distance_attention
+from .linear_attention import linear_attention_forward
+from .local_attention import make_window_blocks
 
-MIN_DISTANCE_LENGTH = 256  # in tokens; below it, a materialised bias is as fast
+# In tokens. At half of them, computing all scores at once is as fast.
+MIN_LENGTHS = {"distance": 256, "linear": 512, "blocked": 512}
+
+# From `attend`, queries, keys and values, unrotated queries, encodings and their contexts in a layer: the attended
+# values (B, L, H, K). `attend` computes them for some queries and keys, all scores at once.
+RunPlan = Callable[
+    [AttendBlock, tuple[Tensor, Tensor, Tensor], Tensor, PositionEncodingSum, list[AttentionContext]], Tensor
+]
 
 
-class AttentionPlan(Protocol):
+@dataclass(frozen=True)
+class AttentionPlan:
     """How one attention is computed.
 
-    `is_contiguous`: whether hooks see blocks of queries that follow each other without a gap.
+    `prepared`: the encodings, as indices, whose `prepare` the plan calls itself or does not need.
     """
 
-    is_contiguous: bool
-
-    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
-        """Whether the plan itself calls the `prepare` of an encoding, or never needs it."""
-
-    def run(
-        self,
-        attend: AttendBlock,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        unrotated_q_BHLK: Tensor,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-    ) -> Tensor:
-        """The attended values (B, L, H, K). `attend` computes them for some queries and keys, all scores at once."""
+    name: str
+    run: RunPlan
+    prepared: Collection[int]
 
 
 def choose_plan(
     positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float
 ) -> AttentionPlan | None:
-    """The plan for a self-attention without a cache whose weights are not wanted; `dropout` is that of its weights."""
-    if supports_distance_attention(positions, ctx):
-        return DistancePlan.make(positions, x_BTD, ctx, dropout)
-    if not dropout and supports_linear_attention(positions, ctx):
-        return LinearPlan()
-    if supports_blocked_attention(positions, ctx):
-        return BlockedPlan()
+    """The plan for a self-attention without a cache whose weights are not wanted; `dropout` is that of its weights.
+
+    `x_BTD` are the embedded tokens.
+    """
+    length = x_BTD.shape[1]
+    if length < min(MIN_LENGTHS.values()) or x_BTD.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    name = plan_name(positions, length, dropout)
+    if name is None or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
+        return None
+    if not has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT):
+        return None
+    encodings = enumerate(positions.encodings)
+    if name == "distance":
+        run = distance_plan(positions, x_BTD, ctx, dropout)
+        return AttentionPlan(name, run, [index for index, encoding in encodings if encoding.distance_bias is not None])
+    if name == "linear":
+        indices = [index for index, encoding in encodings if encoding.max_distance is not None]
+        return AttentionPlan(name, linear_attention_forward, indices)
+    indices = [index for index, _ in encodings if index not in positions.rotation_indices]
+    return AttentionPlan(name, partial(blocked_attention_forward, embedded_BTD=x_BTD), indices)
+
+
+def plan_name(positions: PositionEncodingSum, length: int, dropout: float = 0.0) -> str | None:
+    """The plan for tokens that follow each other without a gap, `length` of them."""
+    # torch's kernel needs keys as wide as values.
+    takes_kernel = all(encoding.preserves_head_dim for encoding in positions.encodings)
+    if positions.has_distance_bias and takes_kernel and length >= MIN_LENGTHS["distance"]:
+        return "distance"
+    clip = positions.max_distance
+    if clip is not None and takes_kernel and not dropout and length >= max(MIN_LENGTHS["linear"], 4 * clip):
+        return "linear"
+    biases = [positions.encodings[index] for index in positions.bias_indices]
+    if biases and not any(encoding.is_stateful for encoding in biases) and length >= MIN_LENGTHS["blocked"]:
+        return "blocked"
     return None
 
 
-def supports_distance_attention(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
-    """True on CPU for long inputs with contiguous positions, if every bias depends on head and distance alone."""
-    length, device = ctx.query_pos_BQ.shape[1], ctx.query_pos_BQ.device
-    if length < MIN_DISTANCE_LENGTH or device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    if not positions.has_distance_bias or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
-        return False
-    if not all(encoding.preserves_head_dim for encoding in positions.encodings):
-        return False  # torch's kernel needs keys as wide as values
-    return has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT)
+def distance_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float) -> RunPlan:
+    """Attention with a bias for each distance. A bias that has no gradients is computed once for all layers.
 
-
-@dataclass(frozen=True)
-class DistancePlan:
-    """`bias_HD`: the bias of each distance from -(L - 1) to L - 1, None if it has gradients: each layer computes it."""
-
-    bias_HD: Tensor | None
-    key_ranges: KeyRanges | None
-    dropout: float
-    is_contiguous = False
-
-    @classmethod
-    def make(
-        cls, positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float
-    ) -> "DistancePlan":
-        """The plan for these tokens, with the range of each sentence's tokens in a padded batch."""
-        key_ranges = None
-        if ctx.valid_mask_BT is not None:
-            starts, sizes = ctx.valid_mask_BT.long().argmax(1).tolist(), ctx.valid_mask_BT.sum(1).tolist()
-            key_ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-        has_gradient = torch.is_grad_enabled() and positions.bias_requires_grad
-        return cls(None if has_gradient else distance_biases(positions, x_BTD), key_ranges, dropout)
-
-    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
-        return positions.encodings[index].distance_bias is not None
+    Each layer computes one with gradients, because gradient checkpointing replays a layer, but nothing before it.
+    """
+    key_ranges = None
+    if ctx.valid_mask_BT is not None:
+        starts, sizes = ctx.valid_mask_BT.long().argmax(1).tolist(), ctx.valid_mask_BT.sum(1).tolist()
+        key_ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    has_gradient = torch.is_grad_enabled() and positions.bias_requires_grad()
+    shared_bias_HD = None if has_gradient else distance_biases(positions, x_BTD)
+    is_causal = ctx.is_causal
 
     def run(
-        self,
         attend: AttendBlock,
         qkv: tuple[Tensor, Tensor, Tensor],
         unrotated_q_BHLK: Tensor,
         positions: PositionEncodingSum,
-        ctx: AttentionContext,
+        contexts: list[AttentionContext],
     ) -> Tensor:
-        q_BHLK, k_BHLK, v_BHLK = qkv
-        bias_HD = distance_biases(positions, v_BHLK.transpose(1, 2)) if self.bias_HD is None else self.bias_HD
-        out_BHLK = distance_attention(
-            q_BHLK, k_BHLK, v_BHLK, bias_HD,
-            is_causal=ctx.is_causal, key_ranges=self.key_ranges, dropout=self.dropout,
-        )  # fmt: skip
+        bias_HD = distance_biases(positions, qkv[2].transpose(1, 2)) if shared_bias_HD is None else shared_bias_HD
+        out_BHLK = distance_attention(*qkv, bias_HD, is_causal=is_causal, key_ranges=key_ranges, dropout=dropout)
         return out_BHLK.transpose(1, 2)
+
+    return run
 
 
 def distance_biases(positions: PositionEncodingSum, x_BLD: Tensor) -> Tensor:
@@ -130,39 +132,12 @@ def distance_biases(positions: PositionEncodingSum, x_BLD: Tensor) -> Tensor:
     return bias_HD.masked_fill(is_hidden_D, -math.inf)
 
 
-class LinearPlan:
-    """linear_attention.py: it prepares encodings that have a `max_distance` for the positions of its blocks."""
-
-    is_contiguous = False
-
-    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
-        return positions.encodings[index].max_distance is not None
-
-    def run(
-        self,
-        attend: AttendBlock,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        unrotated_q_BHLK: Tensor,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-    ) -> Tensor:
-        return linear_attention_forward(*qkv, unrotated_q_BHLK, positions, ctx)
-
-
-class BlockedPlan:
-    """blocked_attention.py: it prepares all encodings for each block, except rotations."""
-
-    is_contiguous = True
-
-    def prepares(self, positions: PositionEncodingSum, index: int) -> bool:
-        return not positions.rotates(index)
-
-    def run(
-        self,
-        attend: AttendBlock,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        unrotated_q_BHLK: Tensor,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-    ) -> Tensor:
-        return blocked_attention_forward(attend, qkv, unrotated_q_BHLK, positions, ctx)
+def choose_cross_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext) -> AttentionPlan | None:
+    """The plan for a cross-attention whose weights are not wanted: blocks, if it has a window and no cache."""
+    if positions.sliding_window is None or ctx.state is not None or torch.compiler.is_compiling():
+        return None
+    blocks = make_window_blocks(positions, x_BTD, ctx)
+    if blocks is None:
+        return None
+    indices = [index for index, encoding in enumerate(positions.encodings) if encoding.max_distance is not None]
+    return AttentionPlan("window", blocks.run, indices)
