@@ -18,8 +18,9 @@ Every hook takes `ctx`, an AttentionContext with the positions of queries and ke
         outside of autocast, which would compute products of positions in half precision.
     prepare_layer(ctx) -> anything
         What all blocks of queries share in a layer, such as products of parameters; score_bias and value_bias read it
-        as `ctx.prepared_layer`. Only the plan `blocked` (transformer/plans/blocked_attention.py) calls it. There `prepare` computes what a
-        block shares, from the tokens and the positions of its queries, unless the encoding changes queries or keys.
+        as `ctx.prepared_layer`. Only the plan `blocked` calls it (transformer/plans/blocked_attention.py). There
+        `prepare` computes what a block shares, from the tokens and the positions of its queries, unless the encoding
+        changes queries or keys.
     rotate_queries(q_BHQK, ctx) -> q_BHQK
     rotate_keys(k_BHTK, ctx) -> k_BHTK
         Change queries, at `ctx.query_pos_BQ`, and new keys, at `ctx.new_key_pos_BT`, before the keys are cached.

@@ -30,15 +30,15 @@ from .sinusoidal import sinusoids
 class RelativeRows(NamedTuple):
     """What all layers share.
 
+    `fixed_RK`: the fixed vectors, None for trained ones.
     `weighted_rows`: the row of the tables for each query and key, with its interpolation weight (B, 1, Q, S). A query
         between two tokens has two rows; any other has one, of weight None.
-    `selection_B1SR`: for one query the same as a matrix, whose row for each key has these weights; else None.
-    `fixed_RK`: the fixed vectors, None for trained ones.
+    `selection_BSR`: for one query the same as a matrix, whose row for each key has these weights; else None.
     """
 
+    fixed_RK: Tensor | None
     weighted_rows: list[tuple[Tensor, Tensor | None]]
-    selection_B1SR: Tensor | None
-    fixed_RK: Tensor | None = None
+    selection_BSR: Tensor | None = None
 
 
 class TableParametrizations(nn.ModuleDict):
@@ -110,19 +110,18 @@ class Relative(PositionEncoding):
         weighted_rows = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight) for distance_B1QS, weight in distances_B1QS
         ]
-        selection_B1SR = None
-        if distances_B1QS and ctx.query_pos_BQ.shape[1] == 1 and not torch.compiler.is_compiling():
-            rows_R = torch.arange(2 * self.clip + 1, device=x_BTD.device)
-            selections = [
-                scale_by((rows.mT == rows_R).to(x_BTD.dtype), None if weight is None else weight.mT)
-                for rows, weight in weighted_rows
-            ]
-            selection_B1SR = reduce(torch.add, selections)
-        if self.keys is not None:
-            return RelativeRows(weighted_rows, selection_B1SR)
-        distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
-        fixed_RK = sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
-        return RelativeRows(weighted_rows, selection_B1SR, fixed_RK)
+        fixed_RK = None
+        if self.keys is None:
+            distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
+            fixed_RK = sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
+        if ctx.is_contiguous or ctx.query_pos_BQ.shape[1] > 1 or torch.compiler.is_compiling():
+            return RelativeRows(fixed_RK, weighted_rows)
+        rows_R = torch.arange(2 * self.clip + 1, device=x_BTD.device)
+        selections = [
+            scale_by((rows.mT == rows_R).to(x_BTD.dtype), None if weight is None else weight.mT)
+            for rows, weight in weighted_rows
+        ]
+        return RelativeRows(fixed_RK, weighted_rows, reduce(torch.add, selections)[:, 0])
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """q times the vector of each distance, divided by sqrt(K) (B, H, Q, S)."""
@@ -143,9 +142,11 @@ class Relative(PositionEncoding):
         if ctx.is_contiguous:
             first, _ = distance_range(ctx)
             return clip_distances(select_distances(p_BHQS), first, -self.clip, self.clip) @ vectors_RK
-        if ctx.prepared.selection_B1SR is not None:
-            selection_B1SR = ctx.prepared.selection_B1SR.to(p_BHQS.dtype)
-            return (p_BHQS.transpose(1, 2) @ selection_B1SR @ vectors_RK).transpose(1, 2)
+        if ctx.prepared.selection_BSR is not None:
+            # Matrix products of three axes take fewer calls of torch.
+            selection_BSR = ctx.prepared.selection_BSR.to(p_BHQS.dtype)
+            weight_BHR = torch.bmm(p_BHQS.flatten(1, 2), selection_BSR.expand(len(p_BHQS), -1, -1))
+            return torch.mm(weight_BHR.flatten(0, 1), vectors_RK).view(*p_BHQS.shape[:3], -1)
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], vectors_RK.shape[0])
         for rows_B1QS, weight in ctx.prepared.weighted_rows:
             weight_BHQR = weight_BHQR.scatter_add(

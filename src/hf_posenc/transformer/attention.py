@@ -214,7 +214,11 @@ def one_query_attention(
     """
     batch, heads, num_keys = k_BHSK.shape[:3]
     q_N1K, k_NKS = q_BHQK.flatten(0, 1), k_BHSK.flatten(0, 1).transpose(1, 2)
-    bias_N1S = None if position_bias is None else position_bias.expand(batch, heads, -1, -1).flatten(0, 1)
+    bias_N1S = None
+    if position_bias is not None:
+        if position_bias.shape[:2] != (batch, heads):
+            position_bias = position_bias.expand(batch, heads, -1, -1)
+        bias_N1S = position_bias.flatten(0, 1)
     if bias_N1S is not None and bias_N1S.dtype == q_BHQK.dtype:
         scores_N1S = torch.baddbmm(bias_N1S, q_N1K, k_NKS, alpha=scaling)
     else:
@@ -227,13 +231,14 @@ def one_query_attention(
         else:
             scores_BH1S = scores_BH1S + attention_mask
         scores_N1S = scores_BH1S.flatten(0, 1)
-    softmax_dtype = torch.promote_types(scores_N1S.dtype, torch.float32)
+    # `at_least_float32` of it would be a call of torch.
+    softmax_dtype = torch.float32 if scores_N1S.dtype.itemsize < 4 else None
     p_N1S = scores_N1S.softmax(-1, dtype=softmax_dtype).to(v_BHSK.dtype)
-    out_BHQK = torch.bmm(p_N1S, v_BHSK.flatten(0, 1)).view(batch, heads, 1, -1)
+    out = torch.bmm(p_N1S, v_BHSK.flatten(0, 1))
     p_BHQS = p_N1S.view(batch, heads, 1, num_keys)
     if value_bias is not None:
-        out_BHQK = out_BHQK + value_bias(p_BHQS)
-    return out_BHQK.transpose(1, 2), p_BHQS
+        out = out.view(batch, heads, 1, -1) + value_bias(p_BHQS)
+    return out.view(batch, 1, heads, -1), p_BHQS
 
 
 def validate_attn_implementation(
