@@ -20,18 +20,18 @@ import datasets
 import torch
 import transformers
 
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.dry_run import dry_run
-from hf_posenc.experiment.parallel import run_parallel, threads_per_system
-from hf_posenc.experiment.pipeline import run_system, unfinished_systems
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.hub.version import untested_transformers_warning
-from hf_posenc.reporting.report import next_steps, write_report
-from hf_posenc.results.aggregation import aggregate
-from hf_posenc.results.rendering import render_text
-from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.config.settings import Experiment
+from hf_posenc.lab.reports.report import next_steps, write_report
+from hf_posenc.lab.results.aggregation import aggregate
+from hf_posenc.lab.results.rendering import render_text
+from hf_posenc.lab.run.dry_run import dry_run
+from hf_posenc.lab.run.parallel import run_parallel, threads_per_system
+from hf_posenc.lab.run.pipeline import run_system, unfinished_systems
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
 from hf_posenc.utils.atomic_io import explain_full_disk
 from hf_posenc.utils.command_line import command_errors, set_stdout_utf8
 from hf_posenc.utils.worker_processes import watched_command

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.config.settings import Experiment
+from hf_posenc.lab.run.prepared_run import PreparedRun
 from hf_posenc.utils.text_io import replace_line_ends
 
 SACREBLEU_NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import CTranslate2Translator, to_ctranslate2
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.run.prepared_run import PreparedRun
 
 COLUMNS = {
     "greedy": "the same, greedy",

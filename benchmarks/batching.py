@@ -32,12 +32,12 @@ from transformers import (
     set_seed,
 )
 
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.data.lengths import lengths
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.training.arguments import training_arguments
-from hf_posenc.training.trainer import LengthTrainer
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.data.lengths import lengths
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.training.arguments import training_arguments
+from hf_posenc.lab.training.trainer import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.
 TIMING_SETTINGS = {

@@ -46,26 +46,26 @@ from transformers import (
 )
 
 import hf_posenc
-from hf_posenc.config.loading import load_experiment
 from hf_posenc.convert.auto_loading import auto_from_pretrained
 from hf_posenc.convert.folders import convert_folder
-from hf_posenc.data.synthetic.generator import generate_pairs
-from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.experiment.shared_tokenizer import load_shared_tokenizer, read_provenance
 from hf_posenc.inference.translation_job import TranslationJob
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.reports.card import model_card
+from hf_posenc.lab.reports.report import write_report
+from hf_posenc.lab.results.aggregation import aggregate
+from hf_posenc.lab.results.saved_files import read_results
+from hf_posenc.lab.run.pipeline import run_system
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.run.shared_tokenizer import load_shared_tokenizer, read_provenance
 from hf_posenc.metrics.length_buckets.validation import load_tokenizer
-from hf_posenc.reporting.card import model_card
-from hf_posenc.reporting.report import write_report
-from hf_posenc.results.aggregation import aggregate
-from hf_posenc.results.saved_files import read_results
 from hf_posenc.utils.manifest import MANIFEST
 from hf_posenc.utils.run_folder import RunPaths
 
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
-PRELOADED = ["hf_posenc", "hf_posenc.experiment.pipeline", "hf_posenc.reporting.report", "transformers.models.bart"]
+PRELOADED = ["hf_posenc", "hf_posenc.lab.run.pipeline", "hf_posenc.lab.reports.report", "transformers.models.bart"]
 MAX_BYTES, MAX_SECONDS = 2**33, 60  # address space and processor time of a load
 MAX_DEPTH = 100_000  # levels of nested lists, more than any reader's stack has
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,

@@ -19,12 +19,12 @@ import datasets
 from transformers import DataCollatorForSeq2Seq
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
-from hf_posenc.data.corpus import load_pairs
-from hf_posenc.data.lengths import filter_lengths
-from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
-from hf_posenc.data.tokenization import tokenize_pairs, train_tokenizer
-from hf_posenc.training.arguments import training_arguments
-from hf_posenc.training.trainer import LengthTrainer
+from hf_posenc.lab.data.corpus import load_pairs
+from hf_posenc.lab.data.lengths import filter_lengths
+from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.lab.data.tokenization import tokenize_pairs, train_tokenizer
+from hf_posenc.lab.training.arguments import training_arguments
+from hf_posenc.lab.training.trainer import LengthTrainer
 
 MEMORY_KINDS = {"anonymous_mib": "RssAnon", "resident_mib": "VmRSS"}  # of memory, and what Linux calls them
 NUM_FETCHED = 200  # batches

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from saved_documents import RUN, read_test_sets, read_translations
 
-from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, line_styles, save_figure, style_axes
+from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, line_styles, save_figure, style_axes
 from hf_posenc.utils.atomic_io import atomic_write
 
 TEST_SET, SEED = "parliament-400", 1

@@ -14,9 +14,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
-from hf_posenc.results.json_records import parse_file
-from hf_posenc.results.records import SystemScores
+from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
+from hf_posenc.lab.results.json_records import parse_file
+from hf_posenc.lab.results.records import SystemScores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set

@@ -19,9 +19,9 @@ import numpy as np
 from saved_documents import RUN, TestSet, read_test_sets, read_translations
 from saved_results import markdown_table
 
+from hf_posenc.lab.results.significance import SIGNIFICANCE_TESTS, difference_interval
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, corpus_score
 from hf_posenc.metrics.loading import load_length_buckets
-from hf_posenc.results.significance import SIGNIFICANCE_TESTS, difference_interval
 from hf_posenc.utils.atomic_io import atomic_write
 
 PAIRS = (

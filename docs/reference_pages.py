@@ -25,15 +25,15 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig, __main__
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
-from hf_posenc.config.file_keys import FileKeys, SystemKeys
-from hf_posenc.config.model_keys import model_keys
-from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
-from hf_posenc.config.section_settings import DataSettings, ScoreSettings
-from hf_posenc.config.settings import ReferenceTable
 from hf_posenc.encodings.base import HOOKS
-from hf_posenc.results.registry_tables import alignments_table, encodings_table, markdown_table
-from hf_posenc.training.arguments import TrainingArguments
+from hf_posenc.lab.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
+from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys
+from hf_posenc.lab.config.model_keys import model_keys
+from hf_posenc.lab.config.schema import default_value, describe, field_types, format_value, is_required
+from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
+from hf_posenc.lab.config.settings import ReferenceTable
+from hf_posenc.lab.results.registry_tables import alignments_table, encodings_table, markdown_table
+from hf_posenc.lab.training.arguments import TrainingArguments
 from hf_posenc.transformer.configuration_encodings import EncodingsConfig
 
 ROOT = Path(__file__).parents[1]

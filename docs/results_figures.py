@@ -22,10 +22,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_columns, score, scores
 
-from hf_posenc.plotting.alignment_plots import end_forbidden_figure, source_position_figure
-from hf_posenc.plotting.perplexity_plots import perplexity_figure
-from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
-from hf_posenc.plotting.style import (
+from hf_posenc.lab.figures.alignment_plots import end_forbidden_figure, source_position_figure
+from hf_posenc.lab.figures.perplexity_plots import perplexity_figure
+from hf_posenc.lab.figures.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
+from hf_posenc.lab.figures.style import (
     FONT_SIZE,
     MARKERS,
     WIDTH_INCHES,
@@ -34,9 +34,9 @@ from hf_posenc.plotting.style import (
     save_figure,
     style_axes,
 )
-from hf_posenc.results.diagnosis_records import Diagnosis
-from hf_posenc.results.json_records import parse_file
-from hf_posenc.results.records import BucketScore, LengthScores
+from hf_posenc.lab.results.diagnosis_records import Diagnosis
+from hf_posenc.lab.results.json_records import parse_file
+from hf_posenc.lab.results.records import BucketScore, LengthScores
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from hf_posenc.data.corpus import load_pairs
-from hf_posenc.data.lengths import stratified_sample
-from hf_posenc.data.readers import corpus_file_hashes
+from hf_posenc.lab.data.corpus import load_pairs
+from hf_posenc.lab.data.lengths import stratified_sample
+from hf_posenc.lab.data.readers import corpus_file_hashes
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 from hf_posenc.utils.renamed_keys import upgrade_settings
 

@@ -50,8 +50,8 @@ from typing import Any
 import yaml
 from kept_tables import saved_text
 
-from hf_posenc.results.records import BucketScore
-from hf_posenc.results.tables import format_cell
+from hf_posenc.lab.results.records import BucketScore
+from hf_posenc.lab.results.tables import format_cell
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

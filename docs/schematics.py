@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from hf_posenc.plotting.style import COLOURS, FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, save_figure
+from hf_posenc.lab.figures.style import COLOURS, FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, save_figure
 
 FOLDER = Path(__file__).parent / "figures"
 SOURCE = ["dann", "sah", "die", "Frau", "im", "Park", "einen", "alten", "Freund", "aus", "Rom"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from hf_posenc.experiment.lengthen import LengthenJob, lengthen
+from hf_posenc.lab.run.lengthen import LengthenJob, lengthen
 from hf_posenc.utils.atomic_io import explain_full_disk
 from hf_posenc.utils.command_line import command_errors
 

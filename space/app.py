@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from hf_posenc.explorer.page import launch
-from hf_posenc.explorer.runs import ExplorerRun
+from hf_posenc.lab.explorer.page import launch
+from hf_posenc.lab.explorer.runs import ExplorerRun
 
 RUN = Path(__file__).parent / "run"
 

@@ -33,7 +33,7 @@ from support.experiments import ONE_SYSTEM, ROOT
 
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline", "hf_posenc.reporting.report", "tensorboard"])
+PROCESSES.set_forkserver_preload(["hf_posenc.lab.run.pipeline", "hf_posenc.lab.reports.report", "tensorboard"])
 
 CONFIG: dict[str, Any] = ONE_SYSTEM | {
     "name": "run",
@@ -50,13 +50,13 @@ CONFIG: dict[str, Any] = ONE_SYSTEM | {
     },
 }
 
-# What a run has reached when it stops at a call of train.py or of experiment/pipeline.py.
+# What a run has reached when it stops at a call of train.py or of lab/run/pipeline.py.
 STATES = {
     "prepared": ("train", "run_system"),
-    "training": ("hf_posenc.training.callbacks.ProgressBarCallback", "on_step_end"),
-    "trained": ("hf_posenc.experiment.pipeline", "add_to_manifest"),
-    "saved": ("hf_posenc.experiment.pipeline", "score_system"),
-    "translated": ("hf_posenc.experiment.pipeline", "score_test_sets"),
+    "training": ("hf_posenc.lab.training.callbacks.ProgressBarCallback", "on_step_end"),
+    "trained": ("hf_posenc.lab.run.pipeline", "add_to_manifest"),
+    "saved": ("hf_posenc.lab.run.pipeline", "score_system"),
+    "translated": ("hf_posenc.lab.run.pipeline", "score_test_sets"),
     "scored": ("train", "aggregate"),
     "finished": None,
 }
@@ -82,11 +82,11 @@ def train(folder: Path, answer: Path, stop: str | None, kill_at: int | None, lar
     import transformers
     from datasets import config
 
-    import hf_posenc.reporting.report
+    import hf_posenc.lab.reports.report
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    hf_posenc.reporting.report.write_figures = lambda *arguments: ""  # they take long and are drawn from results.json
+    hf_posenc.lab.reports.report.write_figures = lambda *arguments: ""  # they take long and are drawn from results.json
     if kill_at is not None:
         config.HF_DATASETS_CACHE = folder / "cache"
     spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")

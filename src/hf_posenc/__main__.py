@@ -36,19 +36,19 @@ from functools import partial
 from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.config.loading import register_encodings
-from hf_posenc.experiment.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.hub.version import untested_transformers_warning
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
 from hf_posenc.inference.translation_job import TranslationJob, load_model, model_folder, silence_logging
-from hf_posenc.reporting.audit import ARGUMENTS as AUDIT_ARGUMENTS
-from hf_posenc.reporting.audit import audit_files
-from hf_posenc.reporting.card import model_card
-from hf_posenc.results.registry_tables import alignments_table, encodings_table
+from hf_posenc.lab.reports.audit import ARGUMENTS as AUDIT_ARGUMENTS
+from hf_posenc.lab.reports.audit import audit_files
+from hf_posenc.lab.reports.card import model_card
+from hf_posenc.lab.results.registry_tables import alignments_table, encodings_table
+from hf_posenc.lab.run.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.utils.atomic_io import explain_full_disk
 from hf_posenc.utils.command_line import RenamedFlag, command_errors, set_stdout_utf8
+from hf_posenc.utils.encoding_files import register_encodings
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
@@ -190,8 +190,8 @@ def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> No
 
 
 def figures(options: argparse.Namespace) -> None:
-    from hf_posenc.analysis.probes import PlotExtent
-    from hf_posenc.plotting.save_figures import save_encoding_figures
+    from hf_posenc.lab.analysis.probes import PlotExtent
+    from hf_posenc.lab.figures.save_figures import save_encoding_figures
 
     silence_logging()
     fields = ("positions", "max_positions", "distances", "tokens")
@@ -205,7 +205,7 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def attention(options: argparse.Namespace) -> None:
-    from hf_posenc.plotting.save_figures import save_attention_figures
+    from hf_posenc.lab.figures.save_figures import save_attention_figures
 
     silence_logging()
     model, tokenizer = load_model(options.folder)
@@ -229,16 +229,16 @@ def audit(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    from hf_posenc.reporting.report import write_report
-    from hf_posenc.results.saved_files import read_results
+    from hf_posenc.lab.reports.report import write_report
+    from hf_posenc.lab.results.saved_files import read_results
 
     print(write_report(read_results(options.run), options.output or options.run))
 
 
 def explorer(options: argparse.Namespace) -> None:
     try:
-        from hf_posenc.explorer.page import launch
-        from hf_posenc.explorer.runs import ExplorerRun
+        from hf_posenc.lab.explorer.page import launch
+        from hf_posenc.lab.explorer.runs import ExplorerRun
     except ModuleNotFoundError as error:
         raise ValueError(
             f'The explorer needs the extra "explorer", but {error.name} is not installed; '

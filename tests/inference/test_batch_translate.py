@@ -18,12 +18,12 @@ from support.models import TEXTS_VOCABULARY, tiny_model
 from torch import nn
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctranslate2
-from hf_posenc.config.loading import register_encodings
 from hf_posenc.generation.translate import translate_in_batches
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.quantization import Int8Linear, quantize_int8
 from hf_posenc.inference.translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, load_model
 from hf_posenc.utils.atomic_io import exclusive_lock
+from hf_posenc.utils.encoding_files import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends
 
 LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]

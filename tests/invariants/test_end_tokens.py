@@ -19,8 +19,8 @@ from transformers import (
     StoppingCriteria,
 )
 
-from hf_posenc.analysis.attention_maps import translate_with_attention
-from hf_posenc.analysis.greedy_decoding import decode_batch
+from hf_posenc.lab.analysis.attention_maps import translate_with_attention
+from hf_posenc.lab.analysis.greedy_decoding import decode_batch
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 START, END, OTHER, PAD = 1, 2, 9, 0

@@ -19,13 +19,13 @@ import pytest
 
 import hf_posenc.metrics
 from hf_posenc.__main__ import format_warning
+from hf_posenc.lab.reports.audit import audit_files, audit_table
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.metrics.translation_audit import decoding
 from hf_posenc.metrics.translation_audit.alignment import segment_folds
 from hf_posenc.metrics.translation_audit.decoding import COSTS, Document, find_paths
 from hf_posenc.metrics.translation_audit.findings import find
 from hf_posenc.metrics.translation_audit.lexicon import tokenize
-from hf_posenc.reporting.audit import audit_files, audit_table
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "translation_audit"
 SYLLABLES = [first + second for first in "bdfgklmnprst" for second in "aeiou"]

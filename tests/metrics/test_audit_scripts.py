@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from hf_posenc import load_translation_audit
-from hf_posenc.data.segmentation import merge_overlap
+from hf_posenc.lab.data.segmentation import merge_overlap
+from hf_posenc.lab.reports.audit import audit_files
 from hf_posenc.metrics.translation_audit.lexicon import tokenize
-from hf_posenc.reporting.audit import audit_files
 
 
 class Script(NamedTuple):

@@ -11,9 +11,9 @@ import pytest
 from sacrebleu.metrics.base import Signature
 from sacrebleu.significance import PairedTest, _bootstrap_resample
 
+from hf_posenc.lab.results.records import PValues
+from hf_posenc.lab.results.significance import approximate_randomization, p_values, paired_bootstrap, swapped_sums
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, bootstrap_sums, corpus_scores, score_fields
-from hf_posenc.results.records import PValues
-from hf_posenc.results.significance import approximate_randomization, p_values, paired_bootstrap, swapped_sums
 
 COUNTS = {"bleu": 10, "chrf": 18, "ter": 2, "bertscore": 2}
 

@@ -52,8 +52,8 @@ from hf_posenc import (
     PosEncForConditionalGeneration,
 )
 from hf_posenc.convert.encodings import override_config
-from hf_posenc.experiment.pipeline import prompting_tokenizer
 from hf_posenc.generation.translate import continue_prompts, max_continuation_lengths
+from hf_posenc.lab.run.pipeline import prompting_tokenizer
 
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
 # A compilation takes long.

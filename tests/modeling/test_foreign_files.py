@@ -23,8 +23,8 @@ from hf_posenc.convert.folders import convert_folder
 from hf_posenc.hub.errors import MODEL_FILES, explain_unreadable
 from hf_posenc.inference.ctranslate2_translator import METADATA_FILE, read_metadata
 from hf_posenc.inference.onnx_model import EXPORT_FILE, GRAPHS, graph_files
-from hf_posenc.results.json_records import read_json
-from hf_posenc.results.saved_files import read_translations
+from hf_posenc.lab.results.json_records import read_json
+from hf_posenc.lab.results.saved_files import read_translations
 from hf_posenc.utils.manifest import read_manifest
 
 DEEP = "[" * 100_000

@@ -30,13 +30,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 import hf_posenc
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.pipeline import run_system, unfinished_systems
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.training.arguments import training_arguments
-from hf_posenc.training.push_to_hub import pushed_files
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.config.settings import Experiment
+from hf_posenc.lab.run.pipeline import run_system, unfinished_systems
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.training.arguments import training_arguments
+from hf_posenc.lab.training.push_to_hub import pushed_files
 
 pytestmark = pytest.mark.full
 

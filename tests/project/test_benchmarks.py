@@ -22,13 +22,13 @@ from support.experiments import TINY as SETTINGS
 from support.models import ALIGNED, EVERY_ENCODING, tiny_model, translator
 
 from hf_posenc import POSITION_ENCODINGS
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.data.synthetic.generator import generate_pairs
-from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.results.records import TestSetTranslations
-from hf_posenc.results.saved_files import write_translations
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.results.records import TestSetTranslations
+from hf_posenc.lab.results.saved_files import write_translations
+from hf_posenc.lab.run.pipeline import run_system
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 of_an_export = pytest.mark.skipif(not EVERY_ENCODING, reason="exports are tested by test_onnx.py and test_ecosystem.py")

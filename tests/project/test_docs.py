@@ -122,8 +122,9 @@ def test_the_map_of_the_code_lists_every_package_and_names_what_exists() -> None
     tree = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n```\ntrain.py")[2].partition("\n```")[0]
     above, _, below = tree.partition("src/hf_posenc/\n")
     package = ROOT / "src" / "hf_posenc"
-    listed = re.findall(r"^  (\w+)/", below, re.MULTILINE)
-    assert sorted(listed) == sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    for folder, indent in ((package, "  "), (package / "lab", "    ")):
+        listed = re.findall(rf"^{indent}(\w+)/", below, re.MULTILINE)
+        assert sorted(listed) == sorted(path.parent.name for path in folder.glob("*/__init__.py"))
     others = re.findall(r"^(\w\S+)", f"{above}{below}", re.MULTILINE)
     assert [name for name in others if not (ROOT / name).exists()] == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hf_posenc.__main__ as command_line
-from hf_posenc.config.loading import load_experiment
+from hf_posenc.lab.config.loading import load_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -11,9 +11,9 @@ import torch
 from datasets import Dataset
 
 from hf_posenc import PosEncTokenizer
-from hf_posenc.analysis.teacher_forced import diagnose
-from hf_posenc.results.diagnosis_records import Diagnosis
-from hf_posenc.results.json_records import parse, to_json
+from hf_posenc.lab.analysis.teacher_forced import diagnose
+from hf_posenc.lab.results.diagnosis_records import Diagnosis
+from hf_posenc.lab.results.json_records import parse, to_json
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import tiny_model
 

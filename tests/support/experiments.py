@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.config.loading import load_experiment
+from hf_posenc.lab.config.loading import load_experiment
 
 ROOT = Path(__file__).parents[2]
 

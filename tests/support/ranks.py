@@ -16,7 +16,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-import hf_posenc.reporting.report
+import hf_posenc.lab.reports.report
 from support.experiments import ONE_SYSTEM, ROOT
 
 TRAIN, ACCELERATE = str(ROOT / "train.py"), ROOT / "configs" / "accelerate"
@@ -47,7 +47,7 @@ def rank(number: int, port: int, output: Path, words: list[str], before: Callabl
     become_rank(number, port, output)
     if before is not None:
         before()
-    hf_posenc.reporting.report.write_figures = lambda *arguments: ""  # they take longer than the training
+    hf_posenc.lab.reports.report.write_figures = lambda *arguments: ""  # they take longer than the training
     sys.argv = [TRAIN, *words]
     runpy.run_path(TRAIN, run_name="__main__")
 

@@ -9,11 +9,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.prepare import prepare
-from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.lab.config.loading import load_experiment
+from hf_posenc.lab.config.settings import Experiment
+from hf_posenc.lab.run.pipeline import run_system
+from hf_posenc.lab.run.prepare import prepare
+from hf_posenc.lab.run.prepared_run import PreparedRun
 from support.experiments import ONE_SYSTEM
 
 

@@ -16,7 +16,7 @@ import yaml
 from support.experiments import ROOT, TINY
 
 import hf_posenc
-from hf_posenc.experiment import parallel
+from hf_posenc.lab.run import parallel
 from hf_posenc.utils import worker_processes
 from hf_posenc.utils.worker_processes import explain_out_of_memory, run_after
 

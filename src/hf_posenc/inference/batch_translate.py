@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from ..config.loading import register_encodings
 from ..generation.translate import encode_texts
 from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
+from ..utils.encoding_files import register_encodings
 from ..utils.manifest import explain_read_errors
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool

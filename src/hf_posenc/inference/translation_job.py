@@ -15,10 +15,10 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME
 
-from ..config.loading import register_encodings
 from ..convert.auto_loading import auto_from_pretrained, load_model_with_head
 from ..tokenizer.text import UNBOUNDED_ENCODING_REMEDY
-from ..training.checkpoints import validate_weights
+from ..utils.encoding_files import register_encodings
+from ..utils.manifest import validate_weights
 from ..utils.run_folder import RunPaths, SystemPaths
 from .ctranslate2_translator import (
     MORE_POSITIONS_REMEDY,

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from .atomic_io import atomic_save, atomic_write, delete
 
 MANIFEST = "manifest.json"
 CACHE_MIN_BYTES = 2**24  # bytes: digests of smaller files are not cached
 TRAIN_AGAIN = "give the same train.py command again, which makes it anew"
 COPY_AGAIN = "train, copy or download it again"
+MODEL_WEIGHTS_GLOB = "model*.safetensors"
 
 
 def save_folder(folder: Path, save: Callable[[Path], object]) -> None:
@@ -183,3 +186,20 @@ def compute_digest(path: str) -> str:
 @lru_cache(maxsize=1024)
 def cached_digest(path: str, *status: int) -> str:
     return compute_digest(path)
+
+
+def validate_weights(folder: Path) -> None:
+    """Raise a ValueError if the weights in `folder` are missing or truncated, or if a file in it has changed."""
+    verify_folder(folder, COPY_AGAIN)
+    files = sorted(folder.glob(MODEL_WEIGHTS_GLOB))
+    if not files:
+        raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
+    for file in files:
+        try:
+            with safe_open(str(file), framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise ValueError(
+                f"Weights must be whole, but {file} is cut short ({error}); delete {folder} and train, copy or "
+                "download it again."
+            ) from None

@@ -14,7 +14,7 @@
                          scores.json        the scores; computed again where one of the files above is missing
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
     runs/<name>/<segmented system>/         settings, translations, statistics and scores; the model is another system's
-    runs/<name>/results.json, tables, figures: results/saved_files.py and reporting/report.py
+    runs/<name>/results.json, tables, figures: lab/results/saved_files.py and lab/reports/report.py
 
 Manifests (`manifest.py`) are in these folders, and in checkpoints and models outside of runs.
 """

@@ -1,0 +1,274 @@
+"""Data of the explorer's tabs *Translate* and *Compare*: a run's models side by side on a sentence, their attention
+maps, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+import torch
+import transformers
+from matplotlib.figure import Figure
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import CONFIG_NAME
+
+from ...baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
+from ...convert.auto_loading import auto_from_pretrained
+from ...encodings.base import HOOKS
+from ...encodings.registry import POSITION_ENCODINGS
+from ...tokenizer.text import validate_utf8
+from ...tokenizer.tokenization_posenc import PosEncTokenizer
+from ...transformer.configuration_posenc import PosEncConfig
+from ...utils.manifest import COPY_AGAIN, validate_weights, verify_folder
+from ...utils.run_folder import RunPaths, SystemPaths
+from ..analysis.attention_maps import AttentionMap, compute_attention_maps
+from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
+from ..data.synthetic.generator import generate_pairs
+from ..figures.attention_plots import attention_figure
+from ..figures.style import LazyFigure
+from ..reports.report_figures import report_figures
+from ..results.length_limits import TableRows
+from ..results.records import RunResults
+from ..results.saved_files import read_results
+from ..results.tables import Table, length_table
+from .state import SIDES, validate_choice, validate_choices, validate_number, validate_text
+
+MAX_SENTENCE_NUMBER = 1_000_000
+MAX_TOKENS, MAX_REPEATS, MAX_BEAMS, MAX_CHARACTERS = 400, 10, 10, 20000
+ATTENTION_KINDS = ("encoder", "decoder", "cross")
+# An attention map with more tokens has numbers as labels, on a page and on a narrow one.
+MAX_LABELS, MAX_LABELS_NARROW = 45, 18
+MAX_LOADED_MODELS = 12
+
+
+@dataclass(frozen=True)
+class TranslationResult:
+    """One system's translation of a sentence, or in `problem` the error message."""
+
+    text: str = ""
+    truncated: bool = False
+    source_tokens: int = 0
+    problem: str = ""
+
+
+class ExplorerRun:
+    """The models of a run's folder, or untrained ones without a folder.
+
+    Models are loaded on first use, never changed, and shared by all readers of the page; one computes at a time.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
+        self.folder, self.lock = folder and folder.resolve(), Lock()  # a name, even of `.`
+        self.load_cached = lru_cache(maxsize=MAX_LOADED_MODELS)(self._load_uncached)
+        self.load_trained_probes = lru_cache(maxsize=MAX_LOADED_MODELS)(self._probes)
+        self.results = lru_cache(maxsize=1)(self._results)
+        self.systems = list(demo_configs()) if folder is None else list(self.model_folders())
+
+    @property
+    def trained(self) -> bool:
+        return self.folder is not None
+
+    def model_folders(self) -> dict[str, Path]:
+        """Each system's model folder; the folder itself if it is a saved model."""
+        assert self.folder is not None
+        for model in (self.folder, SystemPaths(self.folder).model):
+            if (model / CONFIG_NAME).is_file():
+                return {self.folder.name: model}
+        folder_by_name = RunPaths(self.folder).model_folders()
+        try:
+            in_order = [name for name in self.results().systems if name in folder_by_name]
+        except (ValueError, OSError):  # which the tab that compares will say
+            in_order = []
+        return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
+
+    def _load_uncached(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        if self.folder is None:
+            return untrained_model(demo_configs()[system]).eval(), demo_tokenizer()
+        verify_folder(folder := self.folder_of(system), COPY_AGAIN)
+        families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
+        if (model_type := auto_from_pretrained(AutoConfig, folder).model_type) not in families:
+            raise ValueError(
+                f"This page shows encoder-decoders of this family (model_type {' or '.join(families)}), but {folder} "
+                f"is of model_type {model_type!r}; choose another system."
+            )
+        validate_weights(folder)
+        return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)
+
+    def _probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
+        return trained_probes(self.folder_of(system), side, PlotExtent())
+
+    def probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
+        """The trained encodings of one side of a system."""
+        return self.load_trained_probes(self.validate_system(system), validate_choice("The side", side, SIDES))
+
+    def folder_of(self, system: str) -> Path:
+        if (folder := self.model_folders().get(system)) is None:
+            raise ValueError(
+                f"A system has a model in the run's folder, but {system!r} has none there; choose another."
+            )
+        return folder
+
+    def validate_system(self, system: object) -> str:
+        return validate_choice("The system", system, self.systems)
+
+    def load_model(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        system = self.validate_system(system)
+        with self.lock:
+            transformers.logging.disable_progress_bar()
+            return self.load_cached(system)
+
+    def _results(self) -> RunResults:
+        if self.folder is None:
+            raise ValueError(
+                "A table is made of a run's results.json, but the page was started without a run; start it with one, "
+                "`python -m hf_posenc explorer runs/quickstart`, after `make quickstart`."
+            )
+        return read_results(self.folder)
+
+
+@lru_cache(maxsize=1)
+def demo_configs() -> dict[str, PosEncConfig]:
+    """One small config for each hook: with the first registered encoding that implements it."""
+    names: list[str | None] = []
+    for hook in HOOKS:
+        with_hook = (name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None)
+        names.append(next(with_hook, None))
+    size = len(demo_tokenizer())
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}
+    return {
+        f"{name} (untrained)": PosEncConfig(position_encoding_type=name, **sizes)
+        for name in POSITION_ENCODINGS
+        if name in names
+    }
+
+
+@lru_cache(maxsize=1)
+def demo_tokenizer() -> PosEncTokenizer:
+    pairs = generate_pairs(seed=0, pairs=300, min_words=6, max_words=20)
+    return PosEncTokenizer.train([text for pair in pairs for text in pair], 800)
+
+
+def generated_sentence(number: int) -> tuple[str, str]:
+    """A German sentence of the embedded generator and its translation; `number` chooses the sentence."""
+    return next(generate_pairs(seed=1000 + number, pairs=1, min_words=6, max_words=14))
+
+
+def repeat_sentence(text: str, times: int) -> str:
+    """A sentence repeated `times` times, as a long input; a ValueError for an empty or too long one."""
+    times = validate_number("How often the sentence is joined", times, 1, MAX_REPEATS)
+    if not (text := " ".join(validate_text("The sentence", text or "", MAX_CHARACTERS).split())):
+        raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
+    validate_utf8(text, "the sentence")
+    if len(text) * times > MAX_CHARACTERS:
+        raise ValueError(
+            f"This page translates up to {MAX_CHARACTERS} characters, but this is {len(text)} x {times}; shorten it."
+        )
+    return " ".join([text] * times)
+
+
+def parse_translations(run: ExplorerRun, text: str) -> dict[str, tuple[str, str]]:
+    """Each system's source and translation, from the JSON that the page has stored; a ValueError for other text."""
+    try:
+        translations = {run.validate_system(system): tuple(pair) for system, pair in json.loads(text).items()}
+        return {system: (str(source), str(target)) for system, (source, target) in translations.items()}
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        raise ValueError("A page must send its own translations, but these cannot be read; translate again.") from None
+
+
+def parse_sentence(text: str) -> tuple[int, str, str]:
+    """Number and texts of a sampled sentence, from the JSON that the page has stored; a ValueError for other text."""
+    try:
+        number, german, english = json.loads(text)
+        return validate_number("The sentence's number", number, 0, MAX_SENTENCE_NUMBER), str(german), str(english)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(
+            "A page must send the sentence it sampled, but this one cannot be read; load it again."
+        ) from None
+
+
+def translate(
+    run: ExplorerRun, systems: Sequence[str], text: str, times: int, beams: int
+) -> dict[str, TranslationResult]:
+    """Each system's translation of the sentence repeated `times` times; one system's error stops no other."""
+    beams = validate_number("The width of the beam", beams, 1, MAX_BEAMS)
+    source = repeat_sentence(text, times)
+    if not (systems := validate_choices("The systems", systems, run.systems)):
+        raise ValueError("A translation needs a system, but none is ticked; tick at least one.")
+    return {system: translate_with(run, system, source, beams) for system in systems}
+
+
+def translate_with(run: ExplorerRun, system: str, source: str, beams: int) -> TranslationResult:
+    try:
+        model, tokenizer = run.load_model(system)
+        tokens = count_source_tokens(tokenizer, source)
+        with run.lock:
+            output = model.translations([source], tokenizer, num_beams=beams)
+        return TranslationResult(output.texts[0], output.truncated[0], tokens)
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        return TranslationResult(problem=str(error))
+
+
+def count_source_tokens(tokenizer: PreTrainedTokenizerBase, source: str) -> int:
+    """The number of subwords of a sentence; a ValueError if they are too many for this page."""
+    tokens = len(tokenizer([source], truncation=False)["input_ids"][0]) - 1
+    if tokens > MAX_TOKENS:
+        raise ValueError(
+            f"This page translates up to {MAX_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
+            "fewer."
+        )
+    return tokens
+
+
+def attention_of_pair(run: ExplorerRun, system: str, source: str, target: str) -> dict[str, AttentionMap]:
+    """The attention maps of a system for `source` and `target`, up to its maximum target length.
+
+    Both texts come from the browser and may be any. A map is missing where the system has no such attention.
+    """
+    model, tokenizer = run.load_model(system)
+    source = validate_text("The sentence", source, MAX_CHARACTERS)
+    target = validate_text("The translation", target, MAX_CHARACTERS)
+    (max_tokens,) = model.max_target_lengths([count_source_tokens(tokenizer, source) + 1])
+    inputs = tokenizer([source], return_tensors="pt", truncation=False)
+    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: max_tokens + 1]  # and </s>
+    with run.lock:
+        return compute_attention_maps(model, tokenizer, inputs, torch.tensor([model.start_token(), *ids]))
+
+
+def head_figure(
+    maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int, *, max_labels: int = MAX_LABELS
+) -> Figure:
+    """One head's map; layers and heads count from 1. A ValueError for one that the system does not have."""
+    if kind not in maps:
+        raise ValueError(f"{system} has no attention of the kind {kind!r}; choose from {', '.join(maps) or 'none'}.")
+    layers, heads = maps[kind].weights.shape[:2]
+    layer = validate_number(f"The layer of {system}'s {kind} attention", layer, 1, layers)
+    head = validate_number(f"The head of {system}'s {kind} attention", head, 1, heads)
+    return attention_figure(maps[kind], kind, layer, head=head, max_labels=max_labels, model_name=system)
+
+
+def scored_test_sets(run: ExplorerRun) -> list[str]:
+    return run.results().test_sets
+
+
+def score_table(run: ExplorerRun, test_set: str) -> Table:
+    """The run's scores by length on one test set."""
+    return length_table(TableRows.of(run.results()), test_set)
+
+
+def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:
+    """The run's figures of this test set and of none, by label."""
+    results = run.results()
+    lazy = report_figures(results, TableRows.of(results))
+    return {figure.label: figure for figure in lazy if figure.test_set in (None, test_set)}

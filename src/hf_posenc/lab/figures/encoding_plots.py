@@ -1,0 +1,276 @@
+"""The figures of an encoding: one for each effect of its hooks.
+
+They depend on the hooks that the encoding implements, and on whether `embed` adds vectors by position or reads
+neighbouring tokens. They never depend on a name.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ...encodings.base import MASK_VALUE
+from ..analysis.probes import EncodingProbe
+from ..analysis.probing import (
+    added_vectors,
+    embed_influence,
+    key_vectors,
+    rotated_products,
+    score_biases_by_distance,
+    standard_normal,
+    value_vectors,
+)
+from ..analysis.probing import wavelengths as wavelengths_of
+from .distance_plots import all_equal, influence_figure, rotation_figure, score_bias_figure, vectors_by_distance_figure
+from .style import LazyFigure
+from .vector_plots import (
+    channels_figure,
+    many_positions_figure,
+    norms_figure,
+    positions_figure,
+    positions_per_row,
+    products_figure,
+    wavelength_figure,
+    widths_figure,
+)
+
+# The numbers of positions in which sinusoids are recognised and then measured, whatever number is drawn.
+WAVE_DETECTION_POSITIONS, WAVELENGTH_POSITIONS = 200, 1000
+# The smallest ratio of two marks on a logarithmic scale; a second mark that is closer is left out.
+MIN_MARK_RATIO = 1.5
+
+
+LazyFigures = dict[str, LazyFigure]
+
+
+def named_figures(probes: Mapping[str, EncodingProbe]) -> Iterator[tuple[str, Figure]]:
+    """Every figure and its name. An iterator, because figures take much memory."""
+    probe = probes["vectors"]
+    prefix = "-".join(
+        [probe.name, *(["trained"] if probe.trained else []), *(["decoder"] if probe.side == "decoder" else [])]
+    )
+    for name, drawing in lazy_figures(probes).items():
+        yield f"{prefix}-{name}", drawing.draw()
+
+
+def lazy_figures(probes: Mapping[str, EncodingProbe]) -> LazyFigures:
+    """The figures that can be drawn, by name; empty for an encoding without hooks."""
+    vectors, attention = probes["vectors"], probes["attention"]
+    lazy: LazyFigures = {}
+    if "embed" in vectors.hooks and probes["influence"].is_additive:
+        lazy |= value_figures(vectors, probes.get("narrower vectors", vectors))
+        lazy |= wavelength_figures(vectors) | product_figures(vectors)
+    elif "embed" in vectors.hooks:
+        lazy |= influence_figures(probes["influence"])
+    if {"rotate_queries", "rotate_keys"} & set(attention.hooks):
+        lazy |= rotation_figures(attention)
+    if "score_bias" in attention.hooks:
+        lazy |= score_bias_figures(attention)
+    if {"score_bias", "value_bias"} & set(attention.hooks):
+        lazy |= vectors_by_distance_figures(attention)
+    return lazy
+
+
+def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
+    """Figures of the vectors added by position."""
+    width, extent, name = probe.width, probe.extent, probe.label
+    title_for = f"{name}: added to the first {{}} positions, D = {width}".format
+    num_positions = extent.positions
+
+    def draw_many() -> Figure:
+        waves_D = probe_wavelengths(probe, WAVELENGTH_POSITIONS)
+        return many_positions_figure(
+            probe_vectors(probe, extent.max_positions), waves_D, title=title_for(extent.max_positions)
+        )
+
+    def draw_widths() -> Figure:
+        by_width = {each.width: probe_vectors(each, num_positions) for each in (narrower, probe)}
+        return widths_figure(by_width, title=f"{name}: two widths D")
+
+    heatmap_hint = (
+        "A row is a position, a column a channel, the colour the number added there. Look for columns that change from "
+        "row to row and for nearly constant columns: all columns together identify a position."
+    )
+    means_note = " Single rows out of several can show false waves (aliases); the means, on the right, cannot."
+    lazy = {
+        "positions": LazyFigure(
+            "Heat map",
+            heatmap_hint,
+            lambda: positions_figure(probe_vectors(probe, num_positions), title=title_for(num_positions)),
+        ),
+        "many": LazyFigure(
+            "Heat map", heatmap_hint + (means_note if positions_per_row(extent.max_positions) > 1 else ""), draw_many
+        ),
+    }
+    if narrower.width != width:
+        look_for = (
+            "Find a channel in both. Of waves, the first channels are alike, and the further right, the more the width "
+            "decides how fast a channel changes; untrained vectors of two widths have nothing to do with each other."
+        )
+        lazy["widths"] = LazyFigure("Two widths", look_for, draw_widths)
+    look_for = (
+        f"Single channels over the first {num_positions} positions. Look at how fast low channels change and how "
+        "slowly high ones do; the marks are the values, the lines only guide the eye."
+    )
+    title = f"{name}: single channels, D = {width}"
+    return lazy | {
+        "channels": LazyFigure(
+            "Curves", look_for, lambda: channels_figure(probe_vectors(probe, num_positions), title=title)
+        )
+    }
+
+
+def wavelength_figures(probe: EncodingProbe) -> LazyFigures:
+    """The wavelength of each channel over the positions; empty if no channel is a sinusoid."""
+    extent, title = probe.extent, f"{probe.label}: wavelength by channel, D = {probe.width}"
+
+    def draw() -> Figure:
+        marks: dict[str, float] = {}
+        lines = {f"{number} positions": number for number in (extent.max_positions, extent.positions)}
+        if (step := positions_per_row(extent.max_positions)) > 1:
+            lines |= {f"{2 * step} positions (two rows)": 2 * step}
+        for name, position in lines.items():
+            if all(max(position, mark) > MIN_MARK_RATIO * min(position, mark) for mark in marks.values()):
+                marks[name] = position
+        return wavelength_figure(probe_wavelengths(probe, WAVELENGTH_POSITIONS), marks, title=title)
+
+    look_for = (
+        "After how many positions a channel is back where it was. Look at the lines: channels above one do not come "
+        "round once within so many positions. Channels that are no single wave are left out."
+    )
+    has_waves = np.isfinite(probe_wavelengths(probe, WAVE_DETECTION_POSITIONS)).any()
+    return {"wavelengths": LazyFigure("Wavelengths", look_for, draw)} if has_waves else {}
+
+
+def probe_wavelengths(probe: EncodingProbe, num_positions: int) -> np.ndarray:
+    """The wavelengths in that many positions, or in as many as the encoding has."""
+    num_positions = max(3, min(num_positions, probe.max_positions or num_positions))
+    return wavelengths_of(probe_vectors(probe, num_positions))
+
+
+def probe_vectors(probe: EncodingProbe, num_positions: int) -> np.ndarray:
+    return added_vectors(probe.positions, probe.width, num_positions)
+
+
+def product_figures(probe: EncodingProbe) -> LazyFigures:
+    """Dot products of the added vectors and, if they are learned, their norms."""
+    width, name, num_positions = probe.width, probe.label, 2 * probe.extent.distances + 1
+    look_for = (
+        f"The product of the vectors of two of the first {num_positions} positions, for every pair and by their "
+        "distance. Look at the right: where a line stands without a band, the distance alone decides the product."
+    )
+    title = f"{name}: products of the vectors added, D = {width}"
+    lazy = {
+        "products": LazyFigure(
+            "By distance", look_for, lambda: products_figure(probe_vectors(probe, num_positions), title=title)
+        )
+    }
+    if probe.parameters:
+        look_for = (
+            "How long the vector of each position is. Look for positions that stand out: what training has never seen "
+            "stays as it was drawn, and its length is chance."
+        )
+        norm_title = f"{name}: lengths of the vectors added, D = {width}"
+        lazy["lengths"] = LazyFigure(
+            "Lengths",
+            look_for,
+            lambda: norms_figure(probe_vectors(probe, probe.extent.max_positions), title=norm_title),
+        )
+    return lazy
+
+
+def influence_figures(probe: EncodingProbe) -> LazyFigures:
+    """The influence of each token on each other token, for an `embed` that reads in order."""
+
+    def draw() -> Figure:
+        influence_TT = embed_influence(probe.positions, probe.sample_inputs())
+        title = f"{probe.label}: influence of input token j on output token i, D = {probe.width}"
+        return influence_figure(influence_TT, title=title)
+
+    look_for = (
+        "The output of a token depends on its neighbours. Look along a row: how much each input token changes this "
+        "output. A triangle shows that the layer reads in one direction."
+    )
+    return {"influence": LazyFigure("Influence", look_for, draw)}
+
+
+def rotation_figures(probe: EncodingProbe) -> LazyFigures:
+    """The products of rotated queries and keys; for each layer, if layers differ."""
+    heads, width, distances, max_channels = probe.heads, probe.head_dim, probe.distances, probe.extent.channels
+    channel_ids = ((np.arange(min(max_channels, width)) + 0.5) * width / min(max_channels, width)).astype(int)
+    random_NHK = standard_normal(probe.extent.queries, 1, width).expand(-1, heads, -1)
+    even_1HK = torch.ones(1, heads, width, dtype=torch.float64)
+    channels_CHK = torch.eye(width, dtype=torch.float64)[channel_ids, None].expand(-1, heads, -1)
+
+    def products_for(q_NHK: torch.Tensor, layer: int) -> np.ndarray:
+        return rotated_products(probe.positions, q_NHK / q_NHK.norm(dim=-1, keepdim=True), distances, layer)
+
+    def draw_layer(layer: int, what: str) -> Figure:
+        title = f"{what}: product of a query and an equal key, K = {width}{query_position_note(probe)}"
+        even, random, channels = (products_for(q_NHK, layer) for q_NHK in (even_1HK, random_NHK, channels_CHK))
+        return rotation_figure(even[0], random, channels[:, 0], distances, head_dim=width, title=title)
+
+    look_for = (
+        "The product of a query and an equal key after both are rotated, by their distance. Look at the black line, "
+        "which decreases with the distance, and on the right at the channels that rotate fast and slowly."
+    )
+    layers = range(probe.layers)
+    if all_equal(np.stack([products_for(random_NHK[:1], layer) for layer in layers])):
+        return {"rotation": LazyFigure("Rotation", look_for, partial(draw_layer, 0, probe.label))}
+    draw_by_layer = {layer + 1: partial(draw_layer, layer, f"{probe.label}, layer {layer + 1}") for layer in layers}
+    return {
+        f"rotation-layer-{layer_number}": LazyFigure(f"Rotation, layer {layer_number}", look_for, draw)
+        for layer_number, draw in draw_by_layer.items()
+    }
+
+
+def score_bias_figures(probe: EncodingProbe) -> LazyFigures:
+    """The score biases, for standard normal queries that are the same in every head."""
+
+    def draw() -> Figure:
+        q_NHK = standard_normal(probe.extent.queries, 1, probe.head_dim).expand(-1, probe.heads, -1)
+        scores = [
+            score_biases_by_distance(probe.positions, q_NHK, probe.distances, layer) for layer in range(probe.layers)
+        ]
+        title = f"{probe.label}: score added by distance, K = {probe.head_dim}{query_position_note(probe)}"
+        return score_bias_figure(np.stack(scores), probe.distances, title=title)
+
+    look_for = (
+        "What is added to the score of a key by its distance. Look at both ends: where a line is level, all keys that "
+        "far away are treated alike."
+    )
+    return {"scores": LazyFigure("Scores", look_for, draw)}
+
+
+def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
+    """The vectors that are equivalent to additions to keys and to values, if there are any."""
+    sizes = probe.heads, probe.head_dim, probe.distances
+    read_vectors = {"score_bias": ("keys", key_vectors), "value_bias": ("values", value_vectors)}
+    tables_by_layer = {
+        name: [vectors(probe.positions, *sizes, layer) for layer in range(probe.layers)]
+        for hook, (name, vectors) in read_vectors.items()
+        if hook in probe.hooks
+    }
+    known_tables = {
+        name: [vectors_HSK for vectors_HSK in table if vectors_HSK is not None]
+        for name, table in tables_by_layer.items()
+    }
+    tables = {name: np.stack(table) for name, table in known_tables.items() if len(table) == probe.layers}
+    title = f"{probe.label}: vectors by distance, K = {probe.head_dim}{query_position_note(probe)}"
+    look_for = (
+        "The vector of each distance, channel by channel, and its length on the right. Look for the distances from "
+        "which the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
+    )
+    hidden_S = np.zeros(len(probe.distances), dtype=bool)
+    if "score_bias" in probe.hooks:
+        query_1HK = standard_normal(1, probe.heads, probe.head_dim)
+        hidden_S = score_biases_by_distance(probe.positions, query_1HK, probe.distances, 0)[0, 0] < MASK_VALUE / 2
+    draw = partial(vectors_by_distance_figure, tables, probe.distances, hidden_S, title=title)
+    return {"vectors": LazyFigure("Vectors", look_for, draw)} if tables else {}
+
+
+def query_position_note(probe: EncodingProbe) -> str:
+    """The query's position, if the figure depends on it."""
+    return "" if probe.has_shift_invariant_attention else f", query at position {-int(probe.distances.min())}"

@@ -1,0 +1,257 @@
+"""Model cards: pure functions from the files of a scored system to its model's README.md.
+
+A card contains only what these files contain. It cites the references of the model and of its encodings, so that a
+registered encoding needs no further code.
+"""
+
+import glob
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PureWindowsPath
+
+import jinja2
+import yaml
+from datasets import load_from_disk
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+from ...alignments.registry import get_alignment
+from ...encodings.registry import POSITION_ENCODINGS, parse_sum
+from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
+from ...transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
+from ...transformer.configuration_posenc_causal import PosEncCausalConfig
+from ...utils.atomic_io import atomic_write
+from ...utils.manifest import verified
+from ...utils.run_folder import RunPaths, SystemPaths
+from ...utils.text_io import JsonObject
+from ..data.lengths import stratified_sample
+from ..data.readers import CorpusSpec
+from ..results.length_limits import TableRows
+from ..results.rendering import render_markdown
+from ..results.saved_files import read_json_lines
+from ..results.tables import SCORE_FORMATS, length_table
+from ..training.arguments import arguments_with_defaults
+from .card_template import bibtex, render_card
+from .scored_system import ScoredSystem, explain_malformed_files, is_causal, read_scored_system
+
+METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in PRECOMPUTED_SCORERS}
+MAX_METRICS = 6  # in the metadata; tables have all
+MAX_EXAMPLE_WORDS = 120
+
+
+def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
+    """Write a scored system's card into its model folder. Returns the path."""
+    card = str(model_card(run_folder, system, repository))
+    path = RunPaths(run_folder).system(system).card
+    atomic_write(path, card)
+    return path
+
+
+def model_card(run_folder: Path, system: str, repository: str | None = None, licence: str | None = None) -> ModelCard:
+    """The card of a scored system, from its saved files. `repository` is what its code loads, by default
+    `repository_name`. `licence` of the data replaces that of the config.
+
+    A FileNotFoundError if a file is missing, a ValueError if one is truncated or contradicts the others.
+    """
+    run = read_scored_system(run_folder / system)
+    if licence is not None:
+        if not licence.strip():
+            raise ValueError("A licence must be a name such as cc-by-4.0, but it is empty. Name it or leave it out.")
+        run = replace(run, data=replace(run.data, license=licence))
+    with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
+        name = repository or repository_name(run_folder.resolve().name, system, run)
+        rows = translated_pairs(run_folder, system, run)
+        values = card_values(run, system, name) | {"examples": examples(rows), "letter_case": letter_case(run, rows)}
+    with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
+        return ModelCard(render_card(values))
+
+
+def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
+    """Such as `posenc-deen-news-3.9M-aligned`: the languages, the run, the number of parameters, the system."""
+    units = {1e9: "B", 1e6: "M", 1e3: "k", 1: ""}
+    unit = max((unit for unit in units if unit <= run.facts.parameters), default=1)
+    size = f"{run.facts.parameters / unit:.{1 if run.facts.parameters < 10 * unit else 0}f}{units[unit]}"
+    languages = run.data.language or f"{run.data.source_language}{run.data.target_language}"
+    name = f"posenc-{languages}-{run_name}-{size}-{system}"
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def translated_pairs(run_folder: Path, system: str, run: ScoredSystem) -> list[dict[str, str]]:
+    """Test set, source, translation and reference of each scored pair; none if the run's folder has no test sets."""
+    rows = []
+    for test in run.scores.tests:
+        path = SystemPaths(run_folder / system).translation(test)
+        test_sets = list(run_folder.glob(RunPaths(Path()).test_set(glob.escape(test), "[0-9a-f]" * 12).as_posix()))
+        if len(test_sets) != 1 or not path.is_file():
+            continue
+        with verified(path):
+            texts = [line["text"] for line in read_json_lines(path)]
+        with verified(test_sets[0]):
+            test_set = load_from_disk(str(test_sets[0]))
+        if run.score.max_per_bucket:
+            test_set = stratified_sample(test_set, run.score.bucket_edges, run.score.max_per_bucket)
+        pairs = test_set["translation"]
+        if len(pairs) != len(texts):
+            continue
+        for pair, text in zip(pairs, texts, strict=True):
+            source, reference = pair[run.data.source_language], pair[run.data.target_language]
+            rows.append({"test": test, "source": source, "translation": text, "reference": reference})
+    return rows
+
+
+def letter_case(run: ScoredSystem, rows: Sequence[Mapping[str, str]]) -> str | None:
+    """The case of the references' letters; None if they are unknown, or of a script without case."""
+    references = [row["reference"] for row in rows]
+    if any(text != text.lower() for text in references):
+        return "cased"
+    is_lowercase = any(text != text.upper() for text in references) or "lowercase" in run.data.normalize.get(
+        "target", ()
+    )
+    return "lower-cased" if is_lowercase else None
+
+
+def examples(rows: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Two translations: of a pair of median source length, and of the longest with at most MAX_EXAMPLE_WORDS words."""
+    rows = sorted(rows, key=lambda row: len(row["source"].split()))
+    short = [row for row in rows if len(row["source"].split()) <= MAX_EXAMPLE_WORDS]
+    return {"An": rows[len(rows) // 2], "A long": short[-1]} if short else {}
+
+
+def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
+    """The values of the template."""
+    fields_by_side = PosEncCausalConfig.encoding_type_fields if is_causal(run.config) else ENCODING_TYPE_FIELDS
+    names_by_side = {
+        side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
+    }
+    sides = {side: names for side, names in names_by_side.items() if side != "cross" or any_in_attention(names)}
+    entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
+    alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
+    models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal(run.config) else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    model = models[CONFIG_MAPPING[run.config["model_type"]]]
+    code = [model, *(entry.encoding for entry in entries.values()), alignment]
+    modules = dict.fromkeys(item.__module__ for item in code)
+    references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
+    rows = TableRows(scores={system: run.scores.tests})
+    tables = {test: length_table(rows, test) for test in run.scores.tests}
+    return vars(run) | {
+        "card_data": metadata(run, list(entries), repository).to_yaml(),
+        "repository": repository,
+        "architecture": model.summary.rstrip("."),
+        "auto_class": "AutoModelForCausalLM" if is_causal(run.config) else "AutoModelForSeq2SeqLM",
+        "width": run.config["hidden_size" if is_causal(run.config) else "d_model"],
+        "stacks": stack_sizes(run.config),
+        "sides": {side: "+".join(names) for side, names in sides.items()},
+        "encodings": entries,
+        "alignment": alignment,
+        "knobs": {name: run.config[name] for name in parameter_fields() if run.config.get(name) is not None},
+        "own_modules": [module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
+        "train": arguments_with_defaults(run.settings["train"]),
+        "chosen": yaml.safe_dump(
+            {source: without_folders(run.settings[source]) for source in ("model", "train")}, sort_keys=False
+        ).strip(),
+        "hub_id": partial(hub_id, run),
+        "corpora": corpus_leaves(run.data.train),
+        "tables": {test: render_markdown(replace(table, notes=())) for test, table in tables.items()},
+        "notes": list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
+        "references": list(dict.fromkeys(map(bibtex, references))),
+        "example": f"A sentence in {run.data.source_language}.",
+    }
+
+
+def stack_sizes(config: JsonObject) -> JsonObject:
+    """By stack: its numbers of layers and of attention heads, its feed-forward width and its vocabulary."""
+    if is_causal(config):
+        fields = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+        return {"decoder": [config.get(field) for field in fields]}
+    vocabularies = {"encoder": "vocab_size", "decoder": "decoder_vocab_size"}
+    sizes = ("layers", "attention_heads", "ffn_dim")
+    return {
+        stack: [config.get(field) for field in (*(f"{stack}_{size}" for size in sizes), vocabulary)]
+        for stack, vocabulary in vocabularies.items()
+    }
+
+
+def without_folders(value: object) -> object:
+    """Settings without local folders: of a path, the last name."""
+    if isinstance(value, Mapping):
+        return {key: without_folders(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [without_folders(one) for one in value]
+    if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
+        return PureWindowsPath(value).name  # accepts both slashes
+    return value
+
+
+def any_in_attention(names: list[str]) -> bool:
+    """Whether an encoding modifies attention."""
+    return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
+
+
+def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
+    """The card's metadata. The Hub refuses a language that is no identifier, and a licence without an identifier is
+    "other"."""
+    parts = [vars(run.data), *corpus_leaves(run.data.train)]
+    languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
+    results, licence = list(eval_results(run))[:MAX_METRICS], run.data.license or ""
+    licence_id = licence if re.fullmatch(r"[a-z0-9.-]+", licence) else "other" if licence else None
+    datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in corpus_leaves(run.data.train))
+    return ModelCardData(
+        language=[name for name in languages if re.fullmatch(r"[a-z]{2,3}", name)] or None,
+        license=licence_id,
+        license_name=re.sub(r"[^a-z0-9.]+", "-", licence.lower()).strip("-") if licence_id == "other" else None,
+        base_model=hub_id(run, run.settings.get("init_from")),
+        library_name="transformers",
+        pipeline_tag="text-generation" if is_causal(run.config) else "translation",
+        tags=["text-generation" if run.data.is_text else "translation", "hf_posenc", *encodings],
+        datasets=[name for name in datasets if name] or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=model_name,
+        eval_results=results or None,
+    )
+
+
+def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
+    """The scores of all pairs of each test set, the first metric of every set first.
+
+    A model index has one name for all results of the same dataset, configuration, split and revision. Therefore a set
+    has the Hub's id only if it is the unchanged dataset and no other set has that id. Otherwise it has its own name and
+    hash.
+    """
+    task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
+    task_type = "text-generation" if run.data.is_text else "translation"
+    if run.data.is_text:
+        task = f"Language modeling {run.data.language}"
+    datasets = {}
+    for test, result in run.scores.tests.items():
+        spec, num_joined = run.test_specs[test]
+        changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
+        hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
+        own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result.test_set_sha256[:12])
+        use_own = changed or hub_identifier[0] is None or hub_identifier in taken
+        datasets[test] = own_identifier if use_own else hub_identifier
+        taken.add(datasets[test])
+    fields = ("dataset_type", "dataset_config", "dataset_split", "dataset_revision")
+    for metric, metric_name in METRIC_NAMES.items():
+        for test, result in run.scores.tests.items():
+            score = result.overall.score(metric)
+            if result.overall.n and score is not None:
+                dataset: JsonObject = dict(zip(fields, datasets[test], strict=True))
+                yield EvalResult(
+                    task_type=task_type, task_name=task, dataset_name=test, **dataset,
+                    metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
+                )  # fmt: skip
+
+
+def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
+    """The corpora in nested lists of corpora, or the corpus itself."""
+    if not corpus_spec.get("corpora"):
+        return [corpus_spec]
+    return [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
+
+
+def hub_id(run: ScoredSystem, name: str | None) -> str | None:
+    """The name, if it is one on the Hub. Files of a local folder are in the settings' `files`."""
+    local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
+    return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None

@@ -1,0 +1,148 @@
+"""Readers and writers of the files that train.py saves. Each file is validated as it is read.
+
+A results.json may come from anyone. Its names become file names, and its texts are shown in tables, figures and pages.
+Therefore names must be valid and numbers must be numbers. An error names the file and the location in it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ...utils.manifest import is_in_manifest, save_file, verified, write_file
+from ...utils.run_folder import ReportPaths, translation_time
+from ...utils.text_io import JsonObject, json_line
+from .json_records import (
+    OTHERS,
+    Anything,
+    FileRecord,
+    Flag,
+    Name,
+    Text,
+    parse,
+    parse_file,
+    read_json,
+    read_record,
+    write_record,
+)
+from .records import (
+    Curve,
+    CurvePoint,
+    RunResults,
+    TestSetTranslations,
+    TrainingCurves,
+    TranslationTime,
+)
+
+REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")  # of a results.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedData:
+    """The validated part of the section `data` of a settings.yaml."""
+
+    source_language: Name
+    target_language: Name
+    train: Mapping[Name, Anything]
+    test: Mapping[Name, Anything]
+    others: Mapping[Name, Anything] = field(metadata=OTHERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSettings(FileRecord):
+    """The validated part of a settings.yaml."""
+
+    data: SavedData
+    others: Mapping[Name, Anything] = field(metadata=OTHERS)
+
+
+def read_results(folder: Path) -> RunResults:
+    """The results.json of a folder. A ValueError if it is truncated, of another version, or of another form."""
+    path = ReportPaths(folder).results
+    if not path.exists():
+        raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
+    results = read_json(path)
+    if missing := [key for key in REQUIRED_KEYS if key not in results]:
+        raise ValueError(
+            f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
+        )
+    return parse_results(results, path)
+
+
+def write_results(folder: Path, results: RunResults) -> None:
+    write_record(ReportPaths(folder).results, results)
+
+
+def read_losses(path: Path) -> TrainingCurves:
+    """The curves of a training's log: label-smoothed loss, loss and BLEU of evaluations."""
+    with verified(path):
+        lines = read_json_lines(path)
+        curves = {key: curve(lines, key) for key in ("loss", "eval_loss", "eval_bleu")}
+    return TrainingCurves(**curves, lengths_known=any(line.get("lengths_known") for line in lines))
+
+
+def curve(lines: Sequence[JsonObject], key: str) -> Curve:
+    """The points of a log for one key."""
+    points = ([line["step"], line["seconds"], line[key]] for line in lines if key in line)
+    return tuple(parse(CurvePoint, point, key) for point in points)
+
+
+def has_translations(path: Path) -> bool:
+    """Whether the translations in `path` are complete: their time too, if it was measured."""
+    time_path = translation_time(path)
+    return path.exists() and (time_path.exists() or not is_in_manifest(time_path))
+
+
+def read_translations(path: Path, num_sources: int) -> TestSetTranslations:
+    """The saved translations of a test set with `num_sources` sources, and their time if it was measured."""
+    time_path = translation_time(path)
+    time = read_record(TranslationTime, time_path) if time_path.exists() else None
+    with verified(path):
+        lines = read_json_lines(path)
+        if len(lines) != num_sources:
+            raise ValueError(f"it has {len(lines)} translations of {num_sources} sources")
+        texts = tuple(parse(Text, line["text"], "text") for line in lines)
+        truncated = tuple(parse(Flag, line["truncated"], "truncated") for line in lines)
+    return TestSetTranslations(texts=texts, truncated=truncated, time=time)
+
+
+def write_translations(path: Path, translations: TestSetTranslations) -> None:
+    """Write the time first, so that translations are never saved without it."""
+    if translations.time is not None:
+        write_record(translation_time(path), translations.time)
+    rows = zip(translations.texts, translations.truncated, strict=True)
+    write_file(path, "".join(json_line({"text": text, "truncated": truncated}) for text, truncated in rows))
+
+
+def read_statistics(path: Path) -> dict[str, np.ndarray]:
+    """The sentence statistics of a test set: for each metric (pairs, counts), and the pairs' `lengths`."""
+    with verified(path), path.open("rb") as file:
+        return dict(np.load(file))
+
+
+def write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
+    def save(temp_path: Path) -> None:
+        with temp_path.open("wb") as file:  # numpy would add its suffix to a file name
+            np.savez_compressed(file, allow_pickle=False, **statistics)
+
+    save_file(path, save)
+
+
+def read_json_lines(path: Path) -> list[JsonObject]:
+    """The objects of a JSON lines file. It must have one or more lines, and the last one must be complete."""
+    *lines, unterminated = path.read_text(encoding="utf-8").split("\n")
+    if unterminated or not lines:
+        raise ValueError("it is empty" if not lines and not unterminated else "its last line is cut short")
+    return [json.loads(line) for line in lines]
+
+
+def parse_results(results: object, path: Path) -> RunResults:
+    """The record of a results.json. A ValueError for invalid or contradicting values."""
+    return parse_file(RunResults, results, path)
+
+
+def validate_settings(settings: object, path: Path) -> None:
+    """Refuse a settings.yaml whose languages, corpora or test sets have invalid names."""
+    parse_file(SavedSettings, settings, path)

@@ -1,0 +1,240 @@
+"""Validates the settings of an experiment and builds the files that its systems share, before any training.
+
+All errors of settings, data, vocabulary and lengths are raised here. Files that exist are reused.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+from sys import maxsize
+
+from datasets import Dataset
+
+from ...generation.limits import max_target_lengths
+from ...transformer.configuration_base import BaseConfig
+from ...transformer.configuration_posenc_causal import PosEncCausalConfig
+from ...transformer.configuration_shared import SharedConfig
+from ...utils.atomic_io import exclusive_lock
+from ...utils.manifest import write_file
+from ...utils.run_folder import RunPaths, SystemPaths
+from ..config.settings import Experiment, System
+from ..config.yaml_io import dump_yaml
+from ..data.lengths import lengths
+from ..reports.hub import validate_repositories
+from ..training.argument_validation import validate_process_wide
+from ..training.arguments import TrainingArguments
+from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
+from ..training.checkpoints import validate_saved_system
+from ..training.training_run import trainer_class
+from .contamination import validate_no_contamination
+from .initialization import build_meta_model, training_config, validate_init_checkpoint, warn_of_untrained_distances
+from .prepared_run import PreparedRun, PreparedSystem, system_arguments
+from .shared_tokenizer import build_shared_tokenizer
+from .task_validation import task_pairs
+
+
+def prepare(experiment: Experiment) -> PreparedRun:
+    """Validate an experiment and build its shared files."""
+    validate_before_reading(experiment)
+    with exclusive_lock(experiment.paths.lock, blocking=True):
+        return build_artifacts(experiment)
+
+
+def validate_before_reading(experiment: Experiment) -> None:
+    """Validate settings, saved files and corpora, before a tokenizer is trained."""
+    systems = list(experiment.systems.values())
+    arguments = validated_arguments(systems, experiment.paths)
+    for system in systems:
+        paths = experiment.paths.system(system.name)
+        validate_unchanged_settings(system, paths)
+        validate_saved_system(paths.folder)
+    warn_of_untrained_distances(systems)
+    validate_repositories(arguments)
+    validate_no_contamination(systems)
+
+
+def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str, TrainingArguments]:
+    """The Trainer's arguments of each system. A ValueError if arguments contradict each other or the model."""
+    systems = list(systems)
+    validate_process_wide({system.name: system.train for system in systems})
+    arguments = {}
+    for system in systems:
+        args = system_arguments(system, paths.system(system.name))
+        model = build_meta_model(system)
+        if args.lora_rank is not None and system.init_from is None:
+            raise ValueError(
+                f"systems.{system.name}: train.lora_rank is for a trained model, but there is no init_from; name a "
+                "checkpoint there, or leave train.lora_rank out."
+            )
+        if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
+            raise ValueError(
+                f"systems.{system.name}: train.gradient_checkpointing is for models of layers, but this one is a "
+                f"{model.config.model_type}; leave it out."
+            )
+        arguments[system.name] = args
+    return arguments
+
+
+def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
+    """Refuse a run folder with results of other settings or of other input files."""
+    if paths.has_outputs and (difference := system.difference_from(paths.settings)):
+        raise ValueError(
+            f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
+            f"the change, give the run another name (name=...), or delete the directory."
+        )
+
+
+def build_artifacts(experiment: Experiment) -> PreparedRun:
+    """Build tokenizer, encoded pairs and test sets, and record the settings that they are made from."""
+    first_system, *_ = experiment.systems.values()
+    build_shared_tokenizer(experiment.paths, first_system)
+    run = PreparedRun(experiment)
+    for system in run:
+        build_datasets(system)
+    for system in run:
+        save_settings(system)
+    return run
+
+
+def build_datasets(system: PreparedSystem) -> None:
+    """Build the datasets of a system, and refuse pairs that the system cannot be trained or tested on."""
+    if system.settings.segment:
+        validate_segments(system)
+        return
+    if not (system.settings.is_encoder_decoder or system.tokenizer.shares_vocabulary):
+        raise ValueError(
+            f"systems.{system.name}: a decoder-only model reads source and target with one vocabulary, but "
+            "data.tokenizer has two; choose another."
+        )
+    if system.settings.data.is_text:
+        build_blocks(system)
+        validate_batches(system)
+        return
+    tests = [test_set.pairs for test_set in system.test_sets.values()]
+    validation = system.validation_pairs
+    encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
+    validate_init_checkpoint(system)
+    validate_lengths(system.settings, encoded, tests)
+    validate_answer_lengths(system)
+    training_config(system)
+    validate_batches(system)
+
+
+def validate_batches(system: PreparedSystem) -> None:
+    """Refuse, before training, arguments that leave no batches of the training pairs, or too few checkpoints."""
+    settings, args, pairs = system.settings, system.training_arguments, system.training_pairs
+    if args.max_steps == 0:
+        return
+    trainer = trainer_class(is_encoder_decoder=settings.is_encoder_decoder, is_text=settings.data.is_text)
+    try:
+        num_special_tokens, batch_size = system.tokenizer.num_special_tokens_to_add(), args.train_batch_size
+        sampler = trainer.batch_sampler(args, pairs, num_special_tokens, batch_size, num_ranks=args.world_size)
+        num_batches = ceil(len(pairs) / batch_size / args.world_size) if sampler is None else len(sampler)
+        epoch_steps = steps_per_epoch(args, num_batches)
+        max_steps = args.max_steps if args.max_steps > 0 else ceil(args.num_train_epochs * epoch_steps)
+        validate_num_checkpoints(args, epoch_steps, max_steps)
+    except ValueError as error:
+        raise ValueError(f"systems.{system.name}: {error}") from None
+
+
+def build_blocks(system: PreparedSystem) -> None:
+    """Build the blocks of plain text. A ValueError for blocks of several documents before a recurrent layer."""
+    blocks = [system.training_pairs, *([] if system.validation_pairs is None else [system.validation_pairs])]
+    for test in system.settings.data.test:
+        system.test_windows(test)
+    config = system.settings.model_config(system.settings.data.vocab_size)
+    bos = system.tokenizer.bos_token_id
+    if config.decoder_is_sequential and any(has_several_documents(part, bos) for part in blocks):
+        raise ValueError(
+            f"systems.{system.name}: {config.side('decoder').encoding} has a recurrent layer, which reads over the end "
+            "of a document, but blocks of data.train or data.validation hold several documents; give each as one file "
+            "without empty lines, or choose another encoding."
+        )
+
+
+def has_several_documents(blocks: Dataset, bos_token_id: int) -> bool:
+    """Whether a document begins after the first token of a block."""
+    return any(bos_token_id in ids[1:] for ids in blocks["input_ids"])
+
+
+def save_settings(system: PreparedSystem) -> None:
+    """Save the settings of a system in its folder, unless results of the saved settings exist."""
+    path = system.paths.settings
+    settings = dump_yaml(system.settings.fingerprint())
+    # Do not rewrite an equal file: another process may be reading it.
+    is_saved = path.exists() and path.read_text(encoding="utf-8") == settings
+    if not (system.paths.has_outputs or is_saved):
+        write_file(path, settings)
+
+
+def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
+    """Refuse, before training, pairs that are longer than the maximum length of an encoding."""
+    config = system.model_config(system.data.vocab_size)
+    if isinstance(config, PosEncCausalConfig):
+        validate_sequence_lengths(system.name, encoded, tests, config.max_sequence_length)
+        return
+    assert isinstance(config, SharedConfig)
+    sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
+    targets = max(lengths(pairs, "target").max() for pairs in encoded)
+    for side, length, max_positions in (
+        ("source", sources, config.max_source_length),
+        ("target", targets, config.max_target_length),
+    ):
+        if max_positions is not None and length + 1 > max_positions:
+            raise ValueError(
+                f"systems.{system.name}: its encoding tells {max_positions} positions apart, but a {side} has {length} "
+                "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
+                "data.max_length, or choose another test set."
+            )
+
+
+def validate_sequence_lengths(name: str, encoded: list[Dataset], tests: list[Dataset], max_length: int | None) -> None:
+    """Refuse training pairs, both sides together, and test sources that exceed the maximum length of an encoding."""
+    pair = max(int((lengths(pairs, "source") + lengths(pairs, "target")).max()) for pairs in encoded)
+    source = max(int(lengths(pairs, "source").max()) for pairs in tests)
+    for what, length in (("a pair", pair + 2), ("a test source, with one token of its answer,", source + 2)):
+        if max_length is not None and length > max_length:
+            raise ValueError(
+                f"systems.{name}: its encoding tells {max_length} positions apart, but {what} has {length} tokens, "
+                "special ones included; raise its table (such as model.learned_max_positions), lower data.max_length, "
+                "or choose another test set."
+            )
+
+
+def validate_answer_lengths(system: PreparedSystem) -> None:
+    """Refuse a limit of scoring that a right answer of a task reaches: one that never ends would count as right."""
+    settings = system.settings
+    languages = settings.data.source_language, settings.data.target_language
+    config = settings.model_config(settings.data.vocab_size)
+    for name, test_set in system.test_sets.items():
+        if next(task_pairs(test_set.corpus_spec), None) is None:
+            continue
+        for row in test_set.pairs["translation"]:
+            source, target = (len(row[language].split()) for language in languages)
+            (default,) = max_target_lengths([source + 1], None)
+            limit = min(settings.score.max_new_tokens or default, num_answer_positions(config, source))
+            if target >= limit:
+                raise ValueError(
+                    f"systems.{system.name}: the limit of scoring must be longer than each answer, but test set {name} "
+                    f"has an answer of {target} symbols, and the limit is {limit} tokens; raise score.max_new_tokens, "
+                    "and the table of the encoding, if it has one (such as model.learned_max_positions)."
+                )
+
+
+def num_answer_positions(config: BaseConfig, num_symbols: int) -> int:
+    """How many tokens of an answer, without `</s>`, the encoding has positions for after so many symbols of input."""
+    if isinstance(config, PosEncCausalConfig):
+        return (config.max_sequence_length or maxsize) - num_symbols - 2  # after each side `</s>`
+    assert isinstance(config, SharedConfig)
+    return (config.max_target_length or maxsize) - 1  # the start token, which `</s>` has no position after
+
+
+def validate_segments(system: PreparedSystem) -> None:
+    """Refuse a segmented system if no source has two segments: it would repeat another system's translations."""
+    segment = system.settings.segment
+    all_segments = [segments for test_set in system.test_sets.values() for segments in test_set.segments]
+    if segment and all(len(segments) <= 1 for segments in all_segments):
+        raise ValueError(
+            f"systems.{system.name}: segment is for long inputs, but with segmentation: {segment} "
+            f"no source of {', '.join(system.test_sets)} has two segments; concatenate some, such as by "
+            "score.concatenate=[1, 2], use segmentation: automatic, or leave the system out."
+        )

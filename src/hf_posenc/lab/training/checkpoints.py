@@ -1,0 +1,188 @@
+"""Checkpoints: find the newest intact one, validate weights, average several, delete old ones."""
+
+import logging
+import re
+import zipfile
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ...utils.atomic_io import delete
+from ...utils.manifest import (
+    MANIFEST,
+    MODEL_WEIGHTS_GLOB,
+    TRAIN_AGAIN,
+    first_defect,
+    validate_weights,
+    verify_files,
+    verify_folder,
+)
+from ...utils.run_folder import SystemPaths
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
+WEIGHTS_GLOB = "*.safetensors"
+INTERRUPTION_MARKER = "saved_to_stop"  # marks a checkpoint that was saved for an interruption alone
+
+
+def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
+    """The newest intact checkpoint, None without one. Each newer one is skipped with a warning.
+
+    `with_best`: the checkpoint that its state names as the best must be intact, too.
+    """
+    for checkpoint in reversed(list_checkpoints(folder)):
+        if (defect := checkpoint_defect(checkpoint, with_best=with_best)) is None:
+            return str(checkpoint)
+        logger.warning("passed over %s: %s", checkpoint, defect)
+    return None
+
+
+def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
+    """The newest intact checkpoint, None if training begins. A ValueError if all are damaged: whether to begin again is
+    the user's decision. A checkpoint whose saving was interrupted does not count."""
+    checkpoint = last_intact_checkpoint(folder, with_best=with_best)
+    damaged = (
+        [] if checkpoint else [candidate for candidate in list_checkpoints(folder) if not is_partially_saved(candidate)]
+    )
+    if damaged:
+        raise ValueError(
+            f"A training goes on from a whole checkpoint, but none in {folder} is: "
+            + "; ".join(
+                f"{candidate.name}: {checkpoint_defect(candidate, with_best=with_best)}" for candidate in damaged
+            )
+            + f". Restore one, or delete {folder} and give the same train.py command again: it trains from the start."
+        )
+    return checkpoint
+
+
+def is_partially_saved(checkpoint: Path) -> bool:
+    """Whether the saving of a checkpoint was interrupted: it has no manifest, and no state, which the Trainer writes
+    last."""
+    return not (checkpoint / MANIFEST).exists() and trainer_state_defect(checkpoint) is not None
+
+
+def trainer_state_defect(checkpoint: Path) -> str | None:
+    try:
+        load_trainer_state(checkpoint)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{TRAINER_STATE_NAME} cannot be read ({error})"
+    return None
+
+
+def load_trainer_state(checkpoint: str | Path) -> TrainerState:
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+
+
+def best_checkpoint(checkpoint: str | Path) -> Path | None:
+    """The best checkpoint by the state of another one of the same folder, which may have moved."""
+    best = load_trainer_state(checkpoint).best_model_checkpoint
+    return None if best is None else Path(checkpoint).parent / Path(best).name
+
+
+def checkpoint_folder(folder: str | Path, step: int) -> Path:
+    """The folder that the Trainer saves the checkpoint of a step in."""
+    return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints in the order of their steps. Other names, such as checkpoint-10.bak, are ignored."""
+    return sorted(
+        (
+            path
+            for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+            if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()
+        ),
+        key=checkpoint_step,
+    )
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: str | None) -> None:
+    """Delete all but `limit` checkpoints; None or 0 keeps all. The checkpoint of the step `newest` and the `best` one
+    are kept.
+
+    Transformers' own rotation also counts and deletes copies of checkpoints. Steps after `newest` belong to a
+    checkpoint that was not resumed from, and are deleted first.
+    """
+    if limit is None or limit < 1:
+        return
+    protected = {checkpoint_folder(folder, newest).name, Path(best or "").name}
+    by_age = sorted(list_checkpoints(folder), key=lambda path: (checkpoint_step(path) <= newest, checkpoint_step(path)))
+    excess = len(by_age) - max(limit, sum(path.name in protected for path in by_age))
+    for checkpoint in [path for path in by_age if path.name not in protected][: max(excess, 0)]:
+        delete(checkpoint)
+
+
+def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | None:
+    """The defect that prevents an exact resumption from a checkpoint, None without one.
+
+    FSDP and DeepSpeed write other files. Without a manifest, only the files that the Trainer writes last are checked.
+    """
+    sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
+    for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
+        if not zipfile.is_zipfile(checkpoint / name):
+            return f"{name} is missing or cut short"
+    random_states = list(checkpoint.glob("rng_state*.pth"))
+    if not random_states or not all(map(zipfile.is_zipfile, random_states)):
+        return "rng_state.pth, the state of the random numbers, is missing or cut short"
+    if defect := trainer_state_defect(checkpoint):
+        return defect
+    try:
+        if changed_file := first_defect(checkpoint):
+            return f"{changed_file[0].name} is not as it was saved ({changed_file[1]})"
+        if not sharded:
+            validate_weights(checkpoint)
+    except (OSError, ValueError) as error:
+        return str(error)
+    if with_best and (best := best_checkpoint(checkpoint)) and best != checkpoint:
+        defect = checkpoint_defect(best) if best.is_dir() else "it is missing"
+        return defect and f"its state names {best.name} as the best, but {defect}"
+    return None
+
+
+def validate_saved_system(folder: Path) -> None:
+    """Raise a ValueError if a file of a system in `folder` has changed since it was saved. Weights may be missing, as
+    on a machine that scored systems were copied to."""
+    paths = SystemPaths(folder)
+    for subfolder in (folder, paths.translations, paths.statistics, paths.diagnostics):
+        verify_files(subfolder)
+    if (model := paths.model).exists():
+        verify_folder(model, allow_missing=WEIGHTS_GLOB)
+        if not any(model.glob(WEIGHTS_GLOB)):
+            logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)
+
+
+def load_weights(checkpoint: str | Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint, in the precision they are saved in. Tied weights are there once."""
+    weights: dict[str, Tensor] = {}
+    for file in sorted(Path(checkpoint).glob(MODEL_WEIGHTS_GLOB)):
+        weights |= load_file(file)
+    return weights
+
+
+def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
+    """The mean of the weights of the last `count` checkpoints in `folder`, in the precision they are saved in."""
+    checkpoints = [
+        candidate for candidate in list_checkpoints(folder) if not (candidate / INTERRUPTION_MARKER).exists()
+    ][-count:]
+    if len(checkpoints) < count:
+        raise ValueError(
+            f"train.average_checkpoints={count} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "
+            "it, or save more often."
+        )
+    sums: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        verify_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
+        for name, weight in load_weights(checkpoint).items():
+            sums[name] = sums.get(name, 0) + weight.double()
+    saved = load_weights(checkpoints[-1])
+    return {name: (total / count).to(saved[name].dtype) for name, total in sums.items()}

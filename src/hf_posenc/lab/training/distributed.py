@@ -1,0 +1,89 @@
+"""Distributed training: initialization, agreement of all ranks, and errors for lack of memory."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import transformers
+from accelerate import PartialState
+from accelerate.utils import gather_object, reduce
+
+from ...utils.atomic_io import first_difference, short_hash
+from ...utils.worker_processes import is_out_of_memory
+
+TIMEOUT = timedelta(hours=2)  # the others wait while the first process encodes the data
+
+
+def init_distributed(use_cpu: bool) -> PartialState:
+    """Initialize the processes that a launcher has started, or this one alone. A ValueError if `accelerate launch`
+    started fewer than requested, or sets what only the config may set."""
+    for variable, setting in (("mixed_precision", "train.bf16"), ("dynamo_backend", "train.torch_compile")):
+        if (value := os.environ.get(f"ACCELERATE_{variable.upper()}", "no").lower()) != "no":
+            raise ValueError(
+                f"A run remembers its config and not how it was launched, but accelerate launch has "
+                f"{variable}={value}; give it {variable}=no, and {setting}=true to train.py."
+            )
+    if use_cpu := use_cpu or not torch.accelerator.is_available():
+        # Without the first the Trainer treats each process as a single one. Without the second the device is cpu:0, on
+        # which transformers 5.17 cannot resume.
+        os.environ |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
+    processes = PartialState(cpu=use_cpu, timeout=TIMEOUT)
+    is_multi_process_launch = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
+    if processes.num_processes == 1 and is_multi_process_launch and "LOCAL_RANK" not in os.environ:
+        raise ValueError(
+            "accelerate launch starts several processes on several GPUs only, but on this machine, or with --cpu, it "
+            "has started 1 whatever --num_processes says; start as many as you want on CPUs by torchrun "
+            "--nproc_per_node NUMBER train.py CONFIG, or one by python train.py CONFIG."
+        )
+    return processes
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether the flag is true in any process. All processes must call it."""
+    processes = PartialState()
+    if processes.num_processes == 1:
+        return flag
+    return bool(reduce(torch.tensor(float(flag), device=processes.device), "sum") > 0)
+
+
+def validate_same_on_all_ranks(values: Mapping[str, object]) -> None:
+    """Raise a ValueError in every process if the `values` of one differ from those of the first. All processes must
+    call it."""
+    first, *others = gather_object([values])
+    for number, other in enumerate(others, start=1):
+        if difference := first_difference(first, other):
+            raise ValueError(
+                "The processes of a run train one system on the same data, from the same checkpoint, by the same code, "
+                f"but between process 0 and process {number} {difference}; give all of them the same command, the same "
+                "installation, and an output folder on a file system that they share."
+            )
+
+
+def code_versions() -> dict[str, str]:
+    """A hash of this package, and the versions of torch and transformers."""
+    package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[2].rglob("*.py")))
+    return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+class OutOfMemory(MemoryError):
+    """Memory ran out. The message names the work and the remedy."""
+
+
+@contextmanager
+def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
+    """Context manager: an error of any allocator becomes an OutOfMemory of one line."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).splitlines()), "no memory")
+        raise OutOfMemory(
+            f"{work} must fit into memory, but that ran out ({reason}); end other programs that hold some and give the "
+            f"same command again, which goes on from what is saved. {remedy}"
+        ) from error

@@ -1,0 +1,271 @@
+"""A Seq2SeqTrainer for training by length.
+
+It adds token-budget batches, perplexity and BLEU of the validation set, tokens per second and padding in the log, and a
+stop at a diverged loss. It overrides private methods of transformers' Trainer where no public hook exists. Each says
+why, and tests run on the oldest and the newest supported transformers.
+"""
+
+import math
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from transformers import PreTrainedModel, PrinterCallback, Seq2SeqTrainer
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.trainer_utils import HubStrategy, seed_worker
+from transformers.utils import PushInProgress
+
+from ...generation.translate import validate_tokenizer
+from ...transformer.encoder_decoder import ConditionalGeneration
+from ..data.lengths import lengths
+from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from .arguments import TrainingArguments
+from .checkpoints import (
+    delete_old_checkpoints,
+    last_intact_checkpoint,
+)
+from .distributed import any_rank, explain_out_of_memory
+from .losses import label_smoothed_loss, uses_target_length
+from .push_to_hub import push_checkpoint
+from .sharding import materialize, shard_by_layers, validate_fsdp_arguments
+
+OTHER_RANK_DIVERGED = (
+    "Training stops because the loss of another process is not to be trained on; its message says more."
+)
+DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess
+
+
+class LengthTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer with the five arguments of `TrainingArguments`, a fuller log, and a model sharded if FSDP is on.
+
+    Evaluations add `eval_perplexity`, which reduce_lr_on_plateau may follow. With `predict_with_generate` they add
+    `eval_bleu`, of greedy translations unless `generation_num_beams` is set. Training logs add `tokens_per_second`,
+    source and target tokens of all processes without padding, and `padding`, the fraction of padding in their batches.
+    `lengths_known` is logged with the losses of a model that uses the target length. These losses are not comparable
+    with those of other models, or with decoding.
+    """
+
+    args: TrainingArguments
+    model: PreTrainedModel
+    push_in_progress: PushInProgress | None
+
+    def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
+        loss = self.label_smoothed_loss if args.label_smoothing_factor else None
+        super().__init__(model, args, compute_loss_func=loss, **kwargs)
+        for module in model.modules():
+            if isinstance(module, ConditionalGeneration):
+                module.length_loss_is_added = True  # by label_smoothed_loss
+        self.remove_callback(PrinterCallback)
+        validate_tokenizer(self.model.config, self.processing_class)
+        self.token_counts = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens, slots
+        self.counting_since = 0.0
+        self.checkpoint_limit, self.args.save_total_limit = (
+            self.args.save_total_limit,
+            None,
+        )  # see _save_checkpoint
+        if self.is_fsdp_enabled:
+            validate_fsdp_arguments(args)
+            shard_by_layers(model, self.accelerator.state.fsdp_plugin)
+
+    # What depends on the architecture: an encoder-decoder here, a decoder-only model in prompted_trainer.py.
+
+    def predicted_labels(self, labels: Tensor) -> Tensor:
+        """The labels (B, T) at the tokens whose logits predict them."""
+        return labels
+
+    def count_tokens(self, inputs: dict[str, Tensor]) -> tuple[Tensor, int]:
+        """The number of tokens in a batch without padding, and with padding."""
+        labels, mask = inputs["labels"], inputs["attention_mask"]
+        return mask.sum() + (labels != -100).sum(), mask.numel() + labels.numel()
+
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """The two lengths of each pair that `tokens_per_batch` limits, special tokens included."""
+        return lengths(pairs, "source") + num_special_tokens, lengths(pairs, "target") + num_special_tokens
+
+    def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
+        """A translation of each source in a batch (B, T)."""
+        sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        translations: Tensor = self.model.generate(
+            **sources, num_beams=self.args.generation_num_beams or 1, max_length=self.args.generation_max_length
+        )
+        return translations
+
+    def label_smoothed_loss(
+        self, outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """The loss with the arguments' label smoothing."""
+        smoothing = self.args.label_smoothing_factor
+        return label_smoothed_loss(outputs, self.predicted_labels(labels), num_items_in_batch, smoothing=smoothing)
+
+    @classmethod
+    def batch_sampler(
+        cls, args: TrainingArguments, pairs: Dataset, num_special_tokens: int, batch_size: int, **rank_options: int
+    ) -> DistributedBatchSampler | None:
+        """The sampler of training batches by length, None for transformers' own; a ValueError if there are none."""
+        rank_options["seed"] = args.seed if args.data_seed is None else args.data_seed
+        if args.tokens_per_batch is not None:
+            source, target = cls.budgeted_lengths(pairs, num_special_tokens)
+            return MaxTokensSampler(source, target, args.tokens_per_batch, **rank_options)
+        if args.train_sampling_strategy != "group_by_length":
+            return None
+        sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
+        return LengthSortedSampler(sort_lengths, batch_size, drop_last=args.dataloader_drop_last, **rank_options)
+
+    def get_train_dataloader(self) -> DataLoader:
+        args, pairs = self.args, self.train_dataset
+        num_special_tokens = self.processing_class.num_special_tokens_to_add()
+        ranks = {"rank": args.process_index, "num_ranks": args.world_size}
+        sampler = self.batch_sampler(args, pairs, num_special_tokens, self._train_batch_size, **ranks)
+        if sampler is None:
+            return super().get_train_dataloader()
+        loader = DataLoader(
+            # The Trainer's get_train_dataloader does this, too; its batches have no columns that the model ignores.
+            self._remove_unused_columns(pairs, description="training"),
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            in_order=args.dataloader_in_order,
+            worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
+        )
+        loader.set_epoch = sampler.set_epoch  # the Trainer calls it at each epoch
+        return loader
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler:
+        """Private hook: the order of the validation set, which its references have, in place of the order by length."""
+        return SequentialSampler(eval_dataset)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """One forward and backward pass. A FloatingPointError with the pairs if the loss is not finite or has
+        exploded."""
+        tokens, slots = self.count_tokens(inputs)
+        self.token_counts += torch.stack((tokens, tokens.new_tensor(slots))).to(self.token_counts.device)
+        self.counting_since = self.counting_since or time.monotonic()
+        pair_ids = {name: inputs[name] for name in ("input_ids", "labels")}
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        has_diverged = not loss <= DIVERGED_LOSS_RATIO * math.log(self.model.config.target_vocab_size)
+        if any_rank(has_diverged):  # all processes stop before the optimizer step
+            raise FloatingPointError(
+                self.divergence_message(float(loss), **pair_ids) if has_diverged else OTHER_RANK_DIVERGED
+            )
+        return loss
+
+    def divergence_message(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
+        """The message for a loss that training cannot continue from."""
+        pad = self.processing_class.pad_token_id
+        source, target = (
+            self.processing_class.decode(
+                ids[0].masked_fill(ids[0] == -100, pad), skip_special_tokens=True, use_source_tokenizer=ids is input_ids
+            )
+            for ids in (input_ids, labels)
+        )
+        intact = last_intact_checkpoint(Path(self.args.output_dir))
+        return (
+            f"Training stops where the loss is no number or far worse than guessing, and at step "
+            f"{self.state.global_step + 1} it is {loss:.4g}, on {len(input_ids)} pairs, the first of which is "
+            f"{source!r} -> {target!r}. The last good checkpoint is {intact or 'none'}. Lower train.learning_rate, "
+            "clip harder (train.max_grad_norm), warm up longer, or look at the pairs."
+        )
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor], Tensor]:
+        """The loss in nats per token, and each target's nats and tokens (B, 2), without label smoothing. With
+        `predict_with_generate` also a translation of each source (B, T)."""
+        inputs = self._prepare_inputs(inputs)  # private: moves a batch to the device, as every step of the Trainer does
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs).logits
+        labels = self.predicted_labels(inputs["labels"])
+        nll_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
+        # In float32, which every device has. The metric sums all sentences on the CPU in float64.
+        nll_and_tokens_B2 = torch.stack((nll_BT.sum(1), (labels != -100).sum(1).float()), dim=1)
+        nll, tokens = nll_and_tokens_B2.sum(0)
+        loss = nll / tokens
+        if not self.args.predict_with_generate:
+            return loss, nll_and_tokens_B2, nll_and_tokens_B2[:, 1]
+        return loss, (nll_and_tokens_B2, self.generate_targets(inputs)), labels
+
+    def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
+        """Evaluate. The time of an evaluation does not count in `tokens_per_second`."""
+        start = time.monotonic()
+        remedy = "Or lower train.per_device_eval_batch_size and train as a run of another name (name=NAME)."
+        with explain_out_of_memory("An evaluation", remedy):
+            metrics = super().evaluate(*args, **kwargs)
+        self.counting_since = self.counting_since and self.counting_since + time.monotonic() - start
+        return metrics
+
+    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
+        """All validation pairs: `dataloader_drop_last` applies to training only."""
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = drop_last
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
+        """Private hook: whether the model is the best so far. The best model must be saved, to be loaded at the end.
+
+        With save_strategy "best" the Trainer saves if this is True. Therefore it is also True for a save after SIGTERM.
+        """
+        is_best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= is_best and self.args.load_best_model_at_end
+        return is_best or self.control.should_save
+
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
+        """Private hook: save a checkpoint, then delete old ones. Transformers' rotation would also delete copies of
+        checkpoints."""
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            state, folder = self.state, Path(self.args.output_dir)
+            delete_old_checkpoints(folder, self.checkpoint_limit, state.global_step, state.best_model_checkpoint)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Private hook: save a checkpoint's model. With FSDP an unsharded model is saved, under its own class."""
+        model = self.model
+        if self.is_fsdp_enabled and self.args.should_save:
+            self.model, state_dict = materialize(model, state_dict or {}), None
+        super()._save(output_dir, state_dict)
+        self.model = model
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Private hook: push a checkpoint's model alone, because the Trainer's push includes files with paths of this
+        machine. As in the Trainer, a checkpoint is skipped while another push is running, unless hub_always_push."""
+        running_push, args = self.push_in_progress, self.args
+        if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
+            return
+        if running_push is not None and not running_push.is_done() and not args.hub_always_push:
+            return
+        self._finish_current_push()  # private: waits for the running push, whose files change below
+        step, options = self.state.global_step, {"revision": args.hub_revision, "token": args.hub_token}
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        staging_folder = Path(args.output_dir) / "pushed"
+        message = f"Training in progress, step {step}"
+        future = push_checkpoint(Path(checkpoint_folder), staging_folder, self.hub_model_id, message=message, **options)
+        self.push_in_progress = PushInProgress([future])
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if uses_target_length(self.model.config):
+            logs["lengths_known"] = True
+        if "loss" in logs:
+            tokens, token_slots = self.accelerator.reduce(self.token_counts, "sum").tolist()
+            logs["tokens_per_second"] = round(tokens / (time.monotonic() - self.counting_since), 1)
+            logs["padding"] = round(1 - tokens / token_slots, 4)
+            self.token_counts.zero_()
+            self.counting_since = time.monotonic()
+        super().log(logs, start_time)

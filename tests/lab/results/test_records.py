@@ -1,0 +1,108 @@
+"""Records of saved results: they round-trip, and the kept tables are reproduced."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.lab.results.json_records import read_record, to_json, write_record
+from hf_posenc.lab.results.records import VERSION, RunResults, SystemScores
+from hf_posenc.lab.results.saved_files import parse_results
+
+SAVED = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "kept_tables.py"))
+KEPT = SAVED["saved_results"]()
+
+
+def read(results: dict[str, Any]) -> RunResults:
+    return parse_results(results, Path("results.json"))
+
+
+def without_nulls(value: Any) -> Any:
+    """A value in which a missing key and null are the same."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def test_there_are_kept_results() -> None:
+    assert len(KEPT) >= 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_kept_results_are_written_as_they_were_read(path: Path) -> None:
+    saved = json.loads(SAVED["saved_text"](path))
+    assert saved.pop("version", None) in (None, VERSION), "hf_posenc 0.2.0 wrote no version"
+    written = json.loads(json.dumps(to_json(read(saved))))
+    assert written.pop("version") == VERSION
+    assert without_nulls(written) == without_nulls(saved)
+    assert read(written | {"version": VERSION}) == read(saved)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_kept_tables_come_out_again(path: Path) -> None:
+    tables = dict(SAVED["kept_tables"](path))
+    assert set(tables) == set(path.parent.glob("table-*.md")) != set()
+    for kept, text in tables.items():
+        assert kept.read_text(encoding="utf-8") == text, "Run `python docs/kept_tables.py`."
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    (path,) = [path for path in KEPT if path.parent.name == "quickstart"]
+    return json.loads(SAVED["saved_text"](path))
+
+
+def test_results_of_a_newer_version_are_refused(results: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"results\.version must be 1 to {VERSION}, .* 99"):
+        read(results | {"version": 99})
+
+
+def test_scores_have_a_version_and_those_of_0_2_0_have_none(results: dict[str, Any], tmp_path: Path) -> None:
+    system = results["runs"]["relative"]
+    saved = {key: system[key] for key in ("tokenizer", "max_length", "tests", "training")}
+    (tmp_path / "scores.json").write_text(json.dumps(saved), encoding="utf-8")
+    scores = read_record(SystemScores, tmp_path / "scores.json")
+    write_record(tmp_path / "again.json", scores, indent=1)
+    written = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert written.pop("version") == VERSION and without_nulls(written) == without_nulls(saved)
+    assert read_record(SystemScores, tmp_path / "again.json") == scores
+
+
+def test_a_key_of_a_newer_version_is_dropped_if_it_is_plain(results: dict[str, Any]) -> None:
+    assert read(results | {"machine": {"cores": 2}}) == read(results)
+    with pytest.raises(ValueError, match=r"results\.machine must be"):
+        read(results | {"machine": "\x1b[31m"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "problem"),
+    [
+        (["loss", "loss", 0], [1, 2], r"loss\.loss\[0\] must be a list of 3"),
+        (["loss", "loss", 0, 2], "low", r"loss\.loss\[0\]\.value must be a number"),
+        (["loss", "lengths_known"], 1, r"loss\.lengths_known must be true or false or null, but it is 1"),
+        (["training", "parameters"], None, r"training\.parameters must be a number"),
+        (["tests", "generated", "time"], {"seconds": 1.0}, r"generated\.time lacks processor_seconds, processes"),
+        (["tests", "generated", "groups", 0, "n"], True, r"generated\.groups\[0\]\.n must be a number"),
+        (
+            ["diagnostics", "generated", "loss_by_position"],
+            {},
+            r"generated\.loss_by_position lacks nats, tokens, groups",
+        ),
+        (["diagnostics", "generated", "decoding", "groups", 0, "examples"], [3], r"examples\[0\] must have keys"),
+    ],
+)
+def test_a_malformed_value_is_refused_with_its_path(
+    results: dict[str, Any], keys: list[Any], value: Any, problem: str
+) -> None:
+    """Before any table or figure is made of it."""
+    inner: Any = results["runs"]["relative"]
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    with pytest.raises(ValueError, match=rf"in results\.json results\.runs\.relative\..*{problem}"):
+        read(results)
