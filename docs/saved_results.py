@@ -149,7 +149,7 @@ def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
 def seed_results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The row and the scored test sets of each system, as results.json, an archive or a table by seed has them."""
     if kept := next(folder.glob("results.json*"), None):
-        for system in json.loads(saved_text(kept))["runs"].values():
+        for system in json.loads(saved_text(kept))["systems"].values():
             yield system["row"], system["tests"]
     elif (archive := folder / "systems.tar.xz").exists():
         with tarfile.open(archive) as files:

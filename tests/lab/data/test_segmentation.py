@@ -84,7 +84,7 @@ def test_the_named_model_translates_the_segments_and_nothing_is_trained(finished
         assert {path.name for path in (experiment.folder / split).iterdir()} == {
             ".lock", "manifest.json", "settings.yaml", "scores.json", "statistics", "translations",
         }  # fmt: skip
-        assert json.loads((experiment.folder / split / "scores.json").read_text())["split"]["system"] == trained
+        assert json.loads((experiment.folder / split / "scores.json").read_text())["segment"]["system"] == trained
         with pytest.raises(ValueError, match=rf"that of {trained}; .* card of {trained}"):
             model_card(experiment.folder, split)
     before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}

@@ -434,9 +434,9 @@ def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     (test,) = results["comparisons"]
     names = ("news", "old-news", "loss")
-    for scores in (results["comparisons"], *(run[part] for run in results["runs"].values() for part in OF_TESTS)):
+    for scores in (results["comparisons"], *(run[part] for run in results["systems"].values() for part in OF_TESTS)):
         scores |= dict.fromkeys(names, scores.pop(test))
-    (tmp_path / "results.json").write_text(json.dumps(results | {"paper": None}), encoding="utf-8")
+    (tmp_path / "results.json").write_text(json.dumps(results | {"reference_table": None}), encoding="utf-8")
     run = ExplorerRun(tmp_path)
     assert scored_test_sets(run) == list(names)
     kinds = ["loss", "bleu-by-length", "loss-by-position"]
@@ -712,7 +712,7 @@ class TestPage:
         page = opened(address)
         tab(page, "Compare")
         page.wait_for_selector("#compare img")
-        first = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]["sinusoidal"]["tests"]["generated"]["all"]
+        first = json.loads(RESULTS.read_text(encoding="utf-8"))["systems"]["sinusoidal"]["tests"]["generated"]["all"]
         assert f"{first['bleu']:.1f} ±{first['bleu_ci']:.1f}" in page.locator("#compare").inner_text()
         before = image(page, "#compare")
         page.get_by_label("Figure").first.click()

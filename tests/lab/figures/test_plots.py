@@ -300,9 +300,9 @@ def test_more_than_five_systems_are_small_multiples() -> None:
 def test_a_segmented_system_that_repeats_another_is_no_line() -> None:
     """On a test set in which nothing was segmented; one that differs in a bucket stays."""
     results = read_results(Path(__file__).parents[3] / "docs" / "results" / "quickstart")
-    split = SegmentedSystem(system="relative", boundaries="known")
-    same = replace(results.systems["relative"], row="relative-split", split=split)
-    other = replace(results.systems["aligned"], row="aligned-split", split=replace(split, system="relative"))
+    segment = SegmentedSystem(system="relative", segmentation="gold")
+    same = replace(results.systems["relative"], row="relative-split", segment=segment)
+    other = replace(results.systems["aligned"], row="aligned-split", segment=segment)
     results = replace(results, systems={**results.systems, "relative-split": same, "aligned-split": other})
     rows = without_repeats(results, TableRows.of(results).scores, "generated")
     assert list(rows) == ["sinusoidal", "relative", "aligned", "aligned-split"]

@@ -117,7 +117,7 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResul
     runs = {"plain": run | {"row": "plain"}, "good-seed1": run | {"row": "good"}, "good-seed2": run | {"row": "good"}}
     labels = ["all", *(bounds["label"] for bounds in bucket_bounds(edges))]
     compared = {"good": to_json(p_values([statistics] * 2, [statistics], edges, labels, 100))}
-    results = {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": None}
+    results = {"baseline": "plain", "systems": runs, "comparisons": {"news": compared}, "reference_table": None}
     return parse_results(results, Path("results.json"))
 
 

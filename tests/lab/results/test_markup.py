@@ -107,8 +107,8 @@ RUN = {
     "training": TRAINING,
     "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
 }
-RESULTS = {"baseline": "plain", "runs": {"plain": RUN}, "comparisons": {"news": {}}, "paper": None}
-PAPER = {"source": "Someone (2019)", "test": "news", "n": None, "rows": {"plain": {"bleu": 30.0}}}
+RESULTS = {"baseline": "plain", "systems": {"plain": RUN}, "comparisons": {"news": {}}, "reference_table": None}
+PAPER = {"source": "Someone (2019)", "test": "news", "num_pairs": None, "rows": {"plain": {"bleu": 30.0}}}
 
 
 def saved(folder: Path, results: dict[str, Any]) -> Path:
@@ -149,32 +149,32 @@ def test_names_in_a_strangers_results_write_nowhere_else(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("runs", []),
-        ("runs", {}),
+        ("systems", []),
+        ("systems", {}),
         ("baseline", "other"),
-        ("runs.plain.tests", {}),
-        ("runs.plain.tests.news.all.bleu", "31"),
-        ("runs.plain.tests.news.all.bleu", float("nan")),
-        ("runs.plain.tests.news.all.n", 10**400),
-        ("runs.plain.tests.news.all.label", "<script>"),
-        ("runs.plain.tests.news.groups", 5),
-        ("runs.plain.tests.news.groups", [7]),
-        ("runs.plain.tests.news.signatures", {"bleu": "\x1b[31m"}),
-        ("runs.plain.tests.news.truncated", True),
-        ("runs.plain.beyond", {"other": RESULT["all"]}),
-        ("runs.plain.loss", {"loss": [5], "eval_loss": []}),
-        ("runs.plain.diagnostics", {"news": {"loss_by_position": {"groups": [{"label": "<b>"}]}}}),
-        ("runs.plain.split", {"system": "../x", "boundaries": "known"}),
+        ("systems.plain.tests", {}),
+        ("systems.plain.tests.news.all.bleu", "31"),
+        ("systems.plain.tests.news.all.bleu", float("nan")),
+        ("systems.plain.tests.news.all.n", 10**400),
+        ("systems.plain.tests.news.all.label", "<script>"),
+        ("systems.plain.tests.news.groups", 5),
+        ("systems.plain.tests.news.groups", [7]),
+        ("systems.plain.tests.news.signatures", {"bleu": "\x1b[31m"}),
+        ("systems.plain.tests.news.truncated", True),
+        ("systems.plain.beyond", {"other": RESULT["all"]}),
+        ("systems.plain.loss", {"loss": [5], "eval_loss": []}),
+        ("systems.plain.diagnostics", {"news": {"loss_by_position": {"groups": [{"label": "<b>"}]}}}),
+        ("systems.plain.segment", {"system": "../x", "segmentation": "gold"}),
         ("comparisons", {}),
         ("comparisons.news", {"plain": {"all": {"bleu": {"randomisation": "<b>"}}}}),
-        ("paper", []),
-        ("paper", PAPER | {"test": "other"}),
-        ("paper", PAPER | {"rows": {"other": {"bleu": 1}}}),
-        ("paper", PAPER | {"source": 7}),
+        ("reference_table", []),
+        ("reference_table", PAPER | {"test": "other"}),
+        ("reference_table", PAPER | {"rows": {"other": {"bleu": 1}}}),
+        ("reference_table", PAPER | {"source": 7}),
     ],
 )
 def test_saved_results_of_another_form_are_refused_by_file_and_place(tmp_path: Path, path: str, value: Any) -> None:
-    read_results(saved(tmp_path, RESULTS | {"paper": PAPER}))
+    read_results(saved(tmp_path, RESULTS | {"reference_table": PAPER}))
     changed = copy.deepcopy(RESULTS)
     *parents, key = path.split(".")
     inner: Any = changed
@@ -185,7 +185,7 @@ def test_saved_results_of_another_form_are_refused_by_file_and_place(tmp_path: P
         read_results(saved(tmp_path, changed))
 
 
-@pytest.mark.parametrize("whole", ["5", "[1]", "[" * 100_000, '{"runs": ' * 100_000, "{}", "\ud83d"])
+@pytest.mark.parametrize("whole", ["5", "[1]", "[" * 100_000, '{"systems": ' * 100_000, "{}", "\ud83d"])
 def test_what_is_no_json_of_results_is_refused_by_its_file(tmp_path: Path, whole: str) -> None:
     (tmp_path / "results.json").write_bytes(whole.encode(errors="surrogatepass"))
     with pytest.raises(ValueError, match=r"results\.json"):

@@ -269,13 +269,13 @@ def saved() -> dict[str, Any]:
     paper = {
         "source": "Someone (2019), Table 9",
         "test": "news",
-        "n": [100, 200, 300],
+        "num_pairs": [100, 200, 300],
         "rows": {
             "good": {"bleu": [31.0, 32.0, 33.25], "ter": [50.0, 51, 52]},
             "plain": {"bleu": [1, 2, 3], "ter": [4, 5, 6]},
         },
     }
-    return {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": paper}
+    return {"baseline": "plain", "systems": runs, "comparisons": {"news": compared}, "reference_table": paper}
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def read(saved: dict[str, Any]) -> RunResults:
 def test_the_table_of_time_has_seconds_of_a_source(saved: dict[str, Any]) -> None:
     """The mean of the seeds; a row of which a seed was not measured has none."""
     saved = copy.deepcopy(saved)
-    runs = saved["runs"]
+    runs = saved["systems"]
     assert time_table(read(saved).systems) is None, "of an older version"
     spent = {"plain": (20.0, 35.0), "good-seed1": (1.0, 2.0), "good-seed2": (2.0, 4.0)}  # for 50 sources
     for name, (seconds, busy) in spent.items():
@@ -309,7 +309,7 @@ def test_degradation_is_the_loss_across_each_training_length(saved: dict[str, An
     """Each row across the limits of all, one of several seeds by their own falls; empty groups are passed over."""
     table = degradation_table(read(saved).systems)
     assert table is not None
-    groups = {name: run["tests"]["news"]["groups"] for name, run in saved["runs"].items()}
+    groups = {name: run["tests"]["news"]["groups"] for name, run in saved["systems"].items()}
     n = [group["n"] for group in groups["plain"]]
     assert table.headers[2:] == [f"news [0,10] n={n[0]} → [11,20] n={n[1]}", f"news [11,20] n={n[1]} → >20 n={n[2]}"]
     assert [row[:2] for row in table.rows] == [["plain", "20"], ["good (2 seeds)", "20"], ["bad", "10"]]
@@ -323,14 +323,14 @@ def test_degradation_is_the_loss_across_each_training_length(saved: dict[str, An
     half = 12.706 * abs(falls[0] - falls[1]) / 2  # Student's t of one degree of freedom, of two values
     assert table.rows[1][3] == f"{sum(falls) / 2:.1f} ±{half:.1f}"
     sparse = copy.deepcopy(saved)
-    for run in sparse["runs"].values():
+    for run in sparse["systems"].values():
         run["tests"]["news"]["groups"][1] |= {"n": 0, "bleu": None, "bleu_ci": None}
         run["tests"]["news"]["groups"][2].pop("bleu_ci")
     table = degradation_table(read(sparse).systems)
     assert table is not None and table.headers[2:] == [f"news [0,10] n={n[0]} → >20 n={n[2]}"]
     assert "±" not in table.rows[0][2]
     assert degradation_table(limited(read(saved), max_length=None)) is None
-    del sparse["runs"]["plain"]["tests"]["news"]["all"]["bleu"]
+    del sparse["systems"]["plain"]["tests"]["news"]["all"]["bleu"]
     assert degradation_table(read(sparse).systems) is None, "scored by TER alone"
 
 
@@ -380,7 +380,7 @@ def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: RunResults)
 
 
 def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
-    rows, paper = TableRows.of(results).scores, results.paper
+    rows, paper = TableRows.of(results).scores, results.reference_table
     assert paper is not None
     table = reference_table(replace(TableRows.of(results), max_lengths=LIMITS), paper)
     n = [one.n for one in rows["good"]["news"].buckets]
@@ -396,11 +396,11 @@ def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
     ours = rows["good"]["news"].buckets[0].values
     assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} [{ours['bleu_low']:.1f} to {ours['bleu_high']:.1f}]")
     assert f"({ours['ter']:.1f} [{ours['ter_low']:.1f} to {ours['ter_high']:.1f}]" in table.rows[0][4]
-    whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, n=None)
+    whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, num_pairs=None)
     table = reference_table(TableRows(scores=rows, max_lengths=LIMITS), whole)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
     assert table.legend.startswith("Someone (2019), Table 9, on news, all pairs: BLEU (TER)")
-    gap = replace(paper, rows={"good": {"bleu": [31.0, None, 33.25]}}, n=None)
+    gap = replace(paper, rows={"good": {"bleu": [31.0, None, 33.25]}}, num_pairs=None)
     assert reference_table(TableRows(scores=rows, max_lengths=LIMITS), gap).rows[1][4:] == ["31.0", "-", "33.2"]
 
 
@@ -517,7 +517,7 @@ def test_a_report_needs_only_results_json(results: RunResults, tmp_path: Path) -
 @pytest.mark.full
 def test_a_report_has_a_figure_of_every_measurement(saved: dict[str, Any], tmp_path: Path) -> None:
     newer = copy.deepcopy(saved)
-    for place, run in enumerate(newer["runs"].values()):
+    for place, run in enumerate(newer["systems"].values()):
         run["diagnostics"]["news"] |= measured(place)
     kinds = ("attention-entropy", "place", "end-forbidden")
     for name, made in (("old", saved), ("new", newer)):
@@ -578,9 +578,9 @@ def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
     saved: dict[str, Any], tmp_path: Path
 ) -> None:
     timed = copy.deepcopy(saved)
-    for run in timed["runs"].values():
+    for run in timed["systems"].values():
         run["tests"]["news"]["time"] = {"seconds": 1.0, "processor_seconds": 2.0, "processes": 1}
-    write_report(read(timed | {"per_group": 60}), tmp_path / "drawn")
+    write_report(read(timed | {"max_per_bucket": 60}), tmp_path / "drawn")
     write_report(read(timed), tmp_path / "whole")
     for name in ("overview", "fall", "news", "news-by-prediction", "paper", "time"):
         for folder in ("drawn", "whole"):
@@ -609,14 +609,14 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: RunResults
     with pytest.raises(ValueError, match=r"results\.json must be .* JSONDecodeError"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper;"):
+    with pytest.raises(ValueError, match=r"lacks baseline, systems, comparisons, reference_table;"):
         read_results(tmp_path)
     other = json.loads(whole)
-    other["runs"]["bad"]["tokenizer"] = "xyz"
+    other["systems"]["bad"]["tokenizer"] = "xyz"
     with pytest.raises(ValueError, match="between plain and bad tokenizer was 'abc' and is 'xyz'"):
         write_report(read(other), tmp_path / "c")
     other = json.loads(whole)
-    other["runs"]["bad"]["tests"]["news"]["test_set_sha256"] = "y"
+    other["systems"]["bad"]["tests"]["news"]["test_set_sha256"] = "y"
     with pytest.raises(ValueError, match="between plain and bad news was 'x' and is 'y'"):
         write_report(read(other), tmp_path / "c")
     assert not (tmp_path / "c").exists()

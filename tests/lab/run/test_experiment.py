@@ -474,7 +474,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         )
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
-    runs = json.loads((folder / "results.json").read_text())["runs"]
+    runs = json.loads((folder / "results.json").read_text())["systems"]
     assert {name: run["min_length"] for name, run in runs.items()} == dict.fromkeys(experiment.systems, 3)
     path = folder / "relative" / "scores.json"
     scores = json.loads(path.read_text())

@@ -12,7 +12,6 @@ from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...transformer.loading import read_saved_config
 from ...utils.atomic_io import atomic_write
 from ...utils.names import BY_PREDICTION
-from ...utils.renamed_keys import upgrade_value
 from ...utils.run_folder import ReportPaths, SystemPaths
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
@@ -62,7 +61,7 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
     report = {"read the report": f"{tables_folder} has figures and table-*.md"}
     if is_text_results(results.systems):
         return render_commands(report)
-    trained = [name for name, system in results.systems.items() if not system.split]
+    trained = [name for name, system in results.systems.items() if not system.segment]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
     model, folder = shlex.quote(str(SystemPaths(run_folder / best).model)), shlex.quote(str(run_folder))
     commands = {f"translate with {best}": f"python -m hf_posenc translate {model} < FILE"}
@@ -102,8 +101,8 @@ def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
     tables = {"overview": overview_table(rows)}
     for test in results.test_sets:
         tables[test] = length_table(rows, test)
-    if paper := results.paper:
-        tables["paper"] = reference_table(rows, paper)
+    if published := results.reference_table:
+        tables["paper"] = reference_table(rows, published)
     if table := degradation_table(results.systems):
         tables["fall"] = table
     return tables
@@ -144,7 +143,8 @@ def footnotes(systems: Mapping[str, SystemResult]) -> str:
     ]
     lines = [f"Translations truncated at their maximum length: {', '.join(truncated) or 'none'}."]
     for name, system in systems.items():
-        if split := system.split:
-            segmentation = upgrade_value("segmentation", split.boundaries)
-            lines.append(f"{name} is {split.system}, given its inputs in segments by {segmentation} segmentation.")
+        if segment := system.segment:
+            lines.append(
+                f"{name} is {segment.system}, given its inputs in segments by {segment.segmentation} segmentation."
+            )
     return "".join(f"{line}\n" for line in lines)

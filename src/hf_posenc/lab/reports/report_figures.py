@@ -74,7 +74,7 @@ def without_repeats(results: RunResults, rows: ScoresByRow, test: str) -> Scores
     """The rows without those that repeat another by construction: segmented systems on a test set in which nothing was
     segmented, where they score as their unsegmented systems do."""
     segmented = {
-        system.row: results.systems[system.split.system].row for system in results.systems.values() if system.split
+        system.row: results.systems[system.segment.system].row for system in results.systems.values() if system.segment
     }
     return {
         row: tests

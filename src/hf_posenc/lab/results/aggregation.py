@@ -43,20 +43,20 @@ def aggregate(experiment: Experiment) -> RunResults:
         )
         for name, system in experiment.systems.items()
     }
-    paper = published_table(experiment.reference_table) if experiment.reference_table else None
+    published = published_table(experiment.reference_table) if experiment.reference_table else None
     return RunResults(
         baseline=experiment.baseline,
         systems=systems,
         comparisons=dict(compare_with_baseline(experiment, systems)),
-        paper=paper,
+        reference_table=published,
         max_per_bucket=next(iter(experiment.systems.values())).score.max_per_bucket,
     )
 
 
 def published_table(table: ReferenceTable) -> PublishedTable:
-    """A published table as a record of results.json, whose keys are those of 0.2.0."""
+    """A published table as a record of results.json."""
     num_pairs = None if table.num_pairs is None else tuple(table.num_pairs)
-    return PublishedTable(source=table.source, test=table.test, rows=table.rows, n=num_pairs)
+    return PublishedTable(source=table.source, test=table.test, rows=table.rows, num_pairs=num_pairs)
 
 
 def system_result(
@@ -93,7 +93,7 @@ def system_result(
         max_length=scores.max_length,
         tests=scores.tests,
         training=scores.training,
-        split=scores.split,
+        segment=scores.segment,
         loss=loss,
         diagnostics=None if system.segment else diagnostics,
         beyond=beyond,

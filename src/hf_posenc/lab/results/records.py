@@ -1,7 +1,6 @@
 """Records of saved results: `RunResults` is results.json, and `SystemScores` is a system's scores.json.
 
-A field's metadata has its JSON key if that differs from its name. Files of hf_posenc 0.2.0 have the same keys, without
-`version`.
+A field's metadata has its JSON key if that differs from its name.
 """
 
 import math
@@ -32,11 +31,11 @@ SCALES = {
     "ter": (0.0, math.inf), "bertscore": (-100.0, 100.0), "perplexity": (1.0, math.inf),
     "length_ratio": (0.0, math.inf), "bleu_lost": (-100.0, 100.0),
 }  # fmt: skip
-VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
+VERSION = 3  # of results.json and scores.json
 
 
 def is_readable_version(value: object) -> bool:
-    return type(value) is int and 1 <= value <= VERSION
+    return type(value) is int and value == VERSION
 
 
 def is_published_score(value: object) -> bool:
@@ -50,7 +49,7 @@ PublishedScore = Annotated[
 ]
 Version = Annotated[
     int,
-    Rule(f"1 to {VERSION}, and a newer one read by a newer hf_posenc", is_readable_version),
+    Rule(f"{VERSION}, the version that this hf_posenc reads", is_readable_version),
 ]
 
 
@@ -181,7 +180,7 @@ class SegmentedSystem:
     """The system whose model translates the segments, and the kind of segmentation."""
 
     system: Name
-    boundaries: Line
+    segmentation: Line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +195,7 @@ class SystemScores(FileRecord):
     max_length: Count | None
     tests: Mapping[Name, ScoredTestSet]
     training: TrainingSummary | None = field(default=None, metadata=OMIT)
-    split: SegmentedSystem | None = field(default=None, metadata=OMIT)
+    segment: SegmentedSystem | None = field(default=None, metadata=OMIT)
 
     def violation(self) -> str | None:
         return name_conflict(self.tests)
@@ -217,7 +216,7 @@ Curve = tuple[CurvePoint, ...]
 class TrainingCurves:
     """Loss in nats per token, of training (label-smoothed) and of the validation set, and the validation set's BLEU.
 
-    `lengths_known`: whether the model is given each target's length. None in files of version 0.1.
+    `lengths_known`: whether the model is given each target's length.
     """
 
     loss: Curve
@@ -231,7 +230,7 @@ class SystemResult:
     """The results of one system.
 
     `beyond` has the scores of all pairs longer than any system's maximum training length. `by_prediction` has those by
-    the translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
+    the translations' lengths (None if they were not scored so). `loss` and `diagnostics` are None without a training.
     """
 
     row: Name
@@ -240,7 +239,7 @@ class SystemResult:
     max_length: Count | None
     tests: Mapping[Name, ScoredTestSet]
     training: TrainingSummary | None = field(default=None, metadata=OMIT)
-    split: SegmentedSystem | None = field(default=None, metadata=OMIT)
+    segment: SegmentedSystem | None = field(default=None, metadata=OMIT)
     loss: TrainingCurves | None = field(default=None, metadata=OMIT)
     diagnostics: Mapping[Name, Diagnosis] | None = field(default=None, metadata=OMIT)
     beyond: Mapping[Name, BucketScore]
@@ -262,12 +261,12 @@ Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
+    """A published table of one test set: scores by row and metric, and the number of pairs of each column (`num_pairs`)."""
 
     source: Text
     test: Name
     rows: Mapping[Name, Mapping[Name, PublishedScore]]
-    n: tuple[Count | None, ...] | None = None
+    num_pairs: tuple[Count | None, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,10 +275,10 @@ class RunResults(FileRecord):
 
     version: Version = VERSION
     baseline: Name
-    systems: Mapping[Name, SystemResult] = field(metadata={"key": "runs"})
+    systems: Mapping[Name, SystemResult]
     comparisons: Mapping[Name, Comparison]
-    paper: PublishedTable | None
-    max_per_bucket: Count | None = field(default=None, metadata={"key": "per_group"})
+    reference_table: PublishedTable | None
+    max_per_bucket: Count | None = None
 
     @property
     def row_by_system(self) -> dict[str, str]:
@@ -295,7 +294,7 @@ class RunResults(FileRecord):
         rows = set(self.row_by_system.values())
         if self.baseline not in rows:
             named = ", ".join(rows) or "but there are none"
-            return f"baseline must be a row of its runs, {named}; it is {self.baseline!r}"
+            return f"baseline must be a row of its systems, {named}; it is {self.baseline!r}"
         tests = self.test_sets
         for name, system in self.systems.items():
             by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
@@ -305,7 +304,10 @@ class RunResults(FileRecord):
                     return f"{name}.{key} must have the test sets {', '.join(tests)}, but it has {', '.join(mapping)}"
         if missing := set(tests) - self.comparisons.keys():
             return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
-        paper = self.paper
-        if paper and (paper.test not in tests or not paper.rows or not paper.rows.keys() <= rows):
-            return f"paper must be of a test set and rows of its own, but it is of {paper.test} and {list(paper.rows)}"
+        published = self.reference_table
+        if published and (published.test not in tests or not published.rows or not published.rows.keys() <= rows):
+            return (
+                "reference_table must be of a test set and rows of its own, but it is of "
+                f"{published.test} and {list(published.rows)}"
+            )
         return name_conflict(tests, self.systems)

@@ -36,7 +36,7 @@ from .records import (
     TranslationTime,
 )
 
-REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")  # of a results.json
+REQUIRED_KEYS = ("baseline", "systems", "comparisons", "reference_table")  # of a results.json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,7 @@ def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
     by_group = isinstance(next(iter(first_row.values())), list)
     all_pairs, *groups = common_buckets(results, test_set)
     columns = groups if by_group else [all_pairs]
-    sizes = [f", paper n={paper_n}" for paper_n in paper.n] if paper.n else [""] * len(columns)
+    sizes = [f", paper n={paper_n}" for paper_n in paper.num_pairs] if paper.num_pairs else [""] * len(columns)
     headers = [
         "#",
         "system",

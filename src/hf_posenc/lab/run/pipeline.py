@@ -21,7 +21,6 @@ from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...transformer.configuration_base import BaseConfig
 from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ...utils.manifest import add_to_manifest, save_folder, validate_weights
-from ...utils.renamed_keys import downgrade_value
 from ...utils.run_folder import SystemPaths
 from ..analysis.teacher_forced import diagnose
 from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
@@ -128,8 +127,7 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         tests=tests,
     )
     if segment := system.settings.segment:
-        boundaries = downgrade_value("segmentation", str(segment))  # as 0.2.0 saved it
-        scores = replace(scores, split=SegmentedSystem(segment.system, boundaries))
+        scores = replace(scores, segment=SegmentedSystem(segment.system, str(segment)))
         write_record(system.paths.scores, scores, indent=1)
         return
     for name in system.diagnosed_test_sets:
