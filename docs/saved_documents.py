@@ -14,14 +14,15 @@ from typing import Any
 
 import yaml
 
+from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.data.corpus import load_pairs
 from hf_posenc.lab.data.lengths import stratified_sample
 from hf_posenc.lab.data.readers import corpus_file_hashes
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
-from hf_posenc.utils.renamed_keys import upgrade_settings
 
 RUN = Path(__file__).parent / "results" / "news-small"
 ARCHIVE = RUN / "systems.tar.xz"
+CONFIG = Path(__file__).parents[1] / "configs" / "news" / "table2-small.yaml"
 SETTINGS_OF = "aligned-100-seed1"  # all systems have the same test sets
 
 
@@ -51,7 +52,8 @@ def read_test_sets(names: Iterable[str], folder: Path) -> dict[str, TestSet]:
     with tempfile.TemporaryDirectory() as temporary:
         members = ["news-small/tokenizer", f"news-small/{SETTINGS_OF}/settings.yaml"]
         run = extract(ARCHIVE, members, Path(temporary))
-        settings = upgrade_settings(yaml.safe_load((run / SETTINGS_OF / "settings.yaml").read_text(encoding="utf-8")))
+        saved = yaml.safe_load((run / SETTINGS_OF / "settings.yaml").read_text(encoding="utf-8"))
+        settings = load_experiment(CONFIG).systems[SETTINGS_OF].settings() | {"files": saved["files"]}
         tokenizer = PosEncTokenizer.from_pretrained(run / "tokenizer")
     return {name: read_test_set(name, settings, tokenizer, folder) for name in names}
 

@@ -47,9 +47,8 @@ from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.lab.run.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.utils.atomic_io import explain_full_disk
-from hf_posenc.utils.command_line import RenamedFlag, command_errors, set_stdout_utf8
+from hf_posenc.utils.command_line import command_errors, set_stdout_utf8
 from hf_posenc.utils.encoding_files import register_encodings
-from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
@@ -91,11 +90,6 @@ def parse_options() -> argparse.Namespace:
     add_lengthen_command(add_command)
     add_run_commands(add_command)
     add_plot_commands(add_command)
-    for name, flags in RENAMED_FLAGS.items():
-        for flag, renamed in flags.items():
-            subparsers.choices[name].add_argument(
-                flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
-            )
     options, extra_arguments = parser.parse_known_args()
     may_have_extra = options.command in ("figures", "convert", "lengthen")
     unknown = [argument for argument in extra_arguments if not may_have_extra or argument.startswith("-")]

@@ -1,8 +1,8 @@
-"""Checkpoints of 0.2.0 load and give the same logits, which the stability policy promises.
+"""Saved checkpoints load and give the same logits, which the stability policy promises.
 
-`saved/checkpoints_0_2_0.json.xz` has tiny checkpoints of each encoding, of some sums and of RNN-NMT: their configs, and
-the names and shapes of their weights, as 0.2.0 saved them. The weights are drawn from a seed. The logits were computed
-by the code of 0.2.0 in float64, from the same weights and inputs.
+`saved/checkpoints.json.xz` has tiny checkpoints of each encoding, of some sums and of RNN-NMT: their configs, and
+the names and shapes of their weights. The weights are drawn from a seed. The code that saved them has computed the
+logits, in float64, from the same weights and inputs.
 """
 
 import json
@@ -17,12 +17,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_posenc
 
-SAVED = Path(__file__).parent / "saved" / "checkpoints_0_2_0.json.xz"
+SAVED = Path(__file__).parent / "saved" / "checkpoints.json.xz"
 CHECKPOINTS = json.loads(lzma.decompress(SAVED.read_bytes()))
 
 
 def write_checkpoint(folder: Path, saved: dict[str, Any]) -> None:
-    """A folder as `save_pretrained` of 0.2.0 wrote it."""
+    """A folder as `save_pretrained` writes it."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(saved["config"] | {"dtype": "float64"}))
     generator = torch.Generator().manual_seed(0)
@@ -36,7 +36,7 @@ def write_checkpoint(folder: Path, saved: dict[str, Any]) -> None:
 @torch.no_grad()
 @pytest.mark.full
 @pytest.mark.parametrize("saved", CHECKPOINTS, ids=lambda saved: saved["name"])
-def test_a_checkpoint_of_0_2_0_gives_the_same_logits(saved: dict[str, Any], tmp_path: Path) -> None:
+def test_a_saved_checkpoint_gives_the_same_logits(saved: dict[str, Any], tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", saved)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype="auto").eval()
     assert type(model).__name__ in hf_posenc.__all__

@@ -5,9 +5,6 @@ import transformers
 
 __version__ = "0.3.0.dev0"
 
-# Versions whose configs have the fields of this one: a field that is unknown here was added by the user.
-SAME_CONFIG_FIELDS = ("0.2.0", __version__)
-
 # The newest minor version of transformers on which all tests passed; .ci/run says when the registry has a newer one.
 NEWEST_TESTED_TRANSFORMERS = (5, 24)
 

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from ..generation.model_inputs import CACHE_NAMES
 from ..hub.errors import CONFIG_FILES, closest_name, explain_unreadable
-from ..hub.version import SAME_CONFIG_FIELDS, __version__
+from ..hub.version import __version__
 
 # Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or
 # not, stores every unknown keyword: a misspelt `dropuot=0.3` would be saved and change nothing. A keyword that a newer
@@ -38,8 +38,6 @@ class BaseConfig(PreTrainedConfig):
     # Writes a checkpoint's code into its folder. The package sets it; in the code of a checkpoint, whose files
     # transformers copies, it is None.
     write_code: ClassVar[Callable[[Path, Iterable[str], Mapping[str, Mapping[str, type]]], None] | None] = None
-    # Fields that 0.2.0 saved under another name: old -> new.
-    renamed_fields: ClassVar[dict[str, str]] = {}
 
     vocab_size: int = 32000
     dropout: float | int = 0.1
@@ -107,14 +105,10 @@ class BaseConfig(PreTrainedConfig):
                     "and give it to from_pretrained if you trust it."
                 )
         cls._validate_model_type(config_dict.get("model_type"))
-        cls.validate_current_names(kwargs)
-        config_dict = {cls.renamed_fields.get(name, name): value for name, value in config_dict.items()}
         own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
         unknown_fields = {}
-        if (
-            config_dict.get("hf_posenc_version") in SAME_CONFIG_FIELDS
-        ):  # a config of another version may have fields of that version
+        if config_dict.get("hf_posenc_version") == __version__:  # another version may have fields of its own
             unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
             for name in unknown_fields:
                 warnings.warn(
@@ -169,18 +163,7 @@ class BaseConfig(PreTrainedConfig):
                 "it with AutoConfig, and its model with the Auto class that its auto_map names."
             )
 
-    @classmethod
-    def validate_current_names(cls, names: Iterable[str]) -> None:
-        """Raise a ValueError with the new name for a field's name of hf_posenc 0.2."""
-        for name in names:
-            if name in cls.renamed_fields:
-                raise ValueError(
-                    f"{name} must be given as {cls.renamed_fields[name]}, its new name, but the old name is given; "
-                    "rename it."
-                )
-
     def check_keywords(self, kwargs: Iterable[str]) -> None:
-        self.validate_current_names(kwargs)
         for name in kwargs:
             if not self.accepts_keyword(name):
                 raise ValueError(

@@ -80,7 +80,6 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         "cross": "decoder_attention_heads",
     }
     width_field: ClassVar = "d_model"
-    renamed_fields: ClassVar = {"length_ratio_least": "length_ratio_min_step"}
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

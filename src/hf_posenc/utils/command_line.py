@@ -1,12 +1,11 @@
-"""What the command lines have in common: errors and signals of one line, output in UTF-8, renamed flags."""
+"""What the command lines have in common: errors and signals of one line, output in UTF-8."""
 
-import argparse
 import io
 import os
 import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from huggingface_hub.errors import StrictDataclassError
@@ -63,21 +62,3 @@ def set_stdout_utf8() -> None:
     """Set standard output to UTF-8 with line feeds. The terminal's own encoding may lack characters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-
-
-class RenamedFlag(argparse.Action):
-    """A flag under its old name: an error that names the new one."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, *, renamed: str, nargs: str, help: str) -> None:
-        super().__init__(option_strings, dest, nargs=nargs, help=help)
-        self.renamed = renamed
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        flag = self.option_strings[0]
-        parser.error(f"{flag} must be given by its new name, {self.renamed}, but the old name is given; rename it.")

@@ -21,7 +21,7 @@
             uniform         the mean of ln n for n visible keys (attention_statistics.py)
     decoding                free decodings (decoding_analysis.py), or None
 
-Diagnoses of version 0.1 lack `lengths_known`, `attention_entropy` and `decoding`.
+Older diagnoses lack `lengths_known`, `attention_entropy` and `decoding`.
 At most `pairs_per_group` pairs of a bucket are sampled, and sums over buckets are those of sampled pairs. Lengths are
 in subwords without special tokens, positions count from 0. A pair's bucket is by its source; inside or beyond is by the
 sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.

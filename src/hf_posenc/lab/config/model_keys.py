@@ -12,7 +12,6 @@ from ...transformer.configuration_base import INITIALIZERS, BaseConfig
 from ...transformer.configuration_encodings import EncodingsConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
-from ...utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 
 CONFIG_CLASSES: dict[str, type[BaseConfig]] = {
@@ -72,7 +71,6 @@ def validate_model(model: Section, key: str) -> None:
     model_type = model.get("model_type", PosEncConfig.model_type)
     validate(model_type, Annotated[str, one_of(CONFIG_CLASSES)], f"{key}.model_type")
     config_class = CONFIG_CLASSES[model_type]
-    validate_current_names(model, config_class.__name__, key)
     known_keys = model_keys(config_class)
     for alias, name in config_class.attribute_map.items():
         if alias in model and name in model and model[alias] != model[name]:

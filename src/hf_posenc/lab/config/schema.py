@@ -18,7 +18,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ...hub.errors import closest_name, validate_names
-from ...utils.renamed_keys import validate_current_names
 from ...utils.text_io import JsonObject
 
 MAX_INT = 2**32 - 1  # a seed of numpy's
@@ -129,7 +128,6 @@ def validate_leaf(value: object, key: str, default: object) -> None:
 def validate_fields(value: Mapping[str, object], dataclass_type: type, key: str, partial: bool = False) -> None:
     """Validate a mapping whose keys are the fields of `dataclass_type`."""
     fields_by_name = {field.name: field for field in fields(dataclass_type)}
-    validate_current_names(value, dataclass_type.__name__, key)
     validate_names(value, fields_by_name, key or "a config file")
     if not partial and (
         missing := [name for name, field in fields_by_name.items() if is_required(field) and not value.get(name)]

@@ -16,7 +16,6 @@ from ...transformer.configuration_base import BaseConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.atomic_io import first_difference, short_hash
 from ...utils.manifest import verified
-from ...utils.renamed_keys import downgrade_settings, upgrade_settings
 from ...utils.run_folder import RunPaths
 from ..data.readers import CorpusSpec, corpus_file_hashes, file_hashes, resolve_name_or_path
 from .schema import Constraint, NonEmptyStr, Section
@@ -84,7 +83,7 @@ class System:
 
     @classmethod
     def from_saved(cls, name: str, base_name: str, saved: Section) -> "System":
-        """The system of saved settings under today's names. Settings newer than the run have their defaults."""
+        """The system of saved settings. Settings newer than the run have their defaults."""
         segment = Segmentation(**saved["segment"]) if "segment" in saved else None
         data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
         return cls(name, base_name, data, score, saved["model"], saved["train"], saved.get("init_from"), segment)
@@ -100,7 +99,7 @@ class System:
     def difference_from(self, path: Path) -> str | None:
         """The first setting or file that differs from the fingerprint saved in `path`, None if there is none."""
         with verified(path):
-            saved = upgrade_settings(read_yaml(path, "The settings of a run"))
+            saved = read_yaml(path, "The settings of a run")
             saved_settings = System.from_saved(self.name, self.base_name, saved).settings()
         current = self.fingerprint()
         # Files without a saved hash, and files that are not read any more, make no difference.
@@ -120,7 +119,7 @@ class System:
         return file_hashes(weights, self.data.data_dir)
 
     def weights_fingerprint(self) -> Section:
-        """Settings and file hashes that determine the weights, with the key names of 0.2.0, so that the hash is stable.
+        """Settings and file hashes that determine the weights.
 
         Settings at their defaults are left out, so that a new setting changes no hash.
         """
@@ -131,7 +130,7 @@ class System:
         del settings["score"]
         files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in (data.train, data.validation or {})]
         start = self.init_file_hashes()
-        return downgrade_settings(settings) | {"files": files, "start": start}
+        return settings | {"files": files, "start": start}
 
     @property
     def model_system_name(self) -> str:

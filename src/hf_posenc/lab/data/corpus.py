@@ -17,7 +17,6 @@ from datasets import Dataset, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ...hub.errors import validate_names
-from ...utils.renamed_keys import validate_current_names
 from .concatenation import concatenate_consecutive, concatenate_documents, validate_positive
 from .pair_dataset import (
     PROGRESS_BAR_MIN_PAIRS,
@@ -133,7 +132,6 @@ def _corpus_type(corpus_spec: CorpusSpec) -> str:
     ]
     if corpus_types != ["text"]:
         known_keys += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
-    validate_current_names(corpus_spec, "CorpusKeys", "")
     validate_names(corpus_spec, known_keys, f"a description of data ({', '.join(known_keys)})")
     if len(corpus_types) != 1:
         raise ValueError(

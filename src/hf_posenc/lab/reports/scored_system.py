@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...utils.manifest import verify_file
-from ...utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ...utils.run_folder import RunPaths, SystemPaths
 from ...utils.text_io import JsonObject
 from ..config.section_settings import DataSettings, ScoreSettings
@@ -44,7 +43,6 @@ def read_scored_system(folder: Path) -> ScoredSystem:
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
     settings = read_complete(path := paths.settings, "data", "model", "train", "score")
     validate_settings(settings, path)
-    settings = upgrade_settings(settings)
     with explain_malformed_files(folder, TypeError):
         system = System.from_saved(folder.name, folder.name, settings)
     if system.segment:
@@ -53,7 +51,7 @@ def read_scored_system(folder: Path) -> ScoredSystem:
             f"for the card of {system.model_system_name}."
         )
     scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
-    config = upgrade_model_fields(read_complete(paths.model_config, "model_type"))
+    config = read_complete(paths.model_config, "model_type")
     read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal(config) else REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)

@@ -173,7 +173,7 @@ class DecodingDiagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(FileRecord):
-    """The diagnosis of one system on one test set. Version 0.1 saved neither entropies nor decodings."""
+    """The diagnosis of one system on one test set. Older ones have neither entropies nor decodings."""
 
     test_set_sha256: Line
     n: Count

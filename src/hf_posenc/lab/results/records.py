@@ -261,7 +261,7 @@ Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A published table of one test set: scores by row and metric, and the number of pairs of each column (`num_pairs`)."""
+    """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
 
     source: Text
     test: Name

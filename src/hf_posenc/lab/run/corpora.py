@@ -12,7 +12,6 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 
 from ...utils.atomic_io import short_hash
 from ...utils.manifest import save_folder, verified
-from ...utils.renamed_keys import downgrade_corpus, downgrade_value
 from ...utils.run_folder import RunPaths
 from ..config.section_settings import DataSettings
 from ..config.settings import Segmentation
@@ -88,7 +87,7 @@ class CorpusStore:
 
     def segments(self, name: str, corpus_spec: CorpusSpec, k: int, segmentation: Segmentation) -> Dataset:
         """The segments of each source of a test set, in the column `pieces`."""
-        saved_name = downgrade_value("segmentation", segmentation.segmentation)
+        saved_name = segmentation.segmentation
         if segmentation.segment_words is not None:
             saved_name += f"-{segmentation.segment_words}-{segmentation.overlap_words}"
         folder = self.paths.segments(saved_name, name, self.hash_of(corpus_spec))
@@ -112,10 +111,9 @@ class CorpusStore:
         return source, target
 
     def hash_of(self, corpus_spec: CorpusSpec) -> str:
-        """A hash of everything that encoded pairs are made from. It uses the key names of 0.2.0, so that pairs which
-        0.2.0 encoded are reused."""
+        """A hash of everything that encoded pairs are made from."""
         provenance = [
-            downgrade_corpus(corpus_spec),
+            corpus_spec,
             corpus_file_hashes(corpus_spec, self.settings.data_dir),
             languages(self.settings),
             self.tokenizer.to_str(),

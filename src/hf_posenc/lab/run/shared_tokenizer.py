@@ -10,7 +10,6 @@ from ...convert.encodings import load_config_dict
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...utils.atomic_io import atomic_write, first_difference
 from ...utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
-from ...utils.renamed_keys import upgrade_corpus
 from ...utils.run_folder import RunPaths
 from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
@@ -74,7 +73,6 @@ def read_provenance(paths: RunPaths) -> Section | None:
         saved: Section = {"tags": [], "normalize": {}} | json.loads(path.read_text(encoding="utf-8"))
         if missing := [name for name in REQUIRED_KEYS if name not in saved]:
             raise ValueError(f"it lacks {', '.join(missing)}")
-        saved["train"] = upgrade_corpus(saved["train"])
     return saved
 
 
