@@ -53,10 +53,8 @@ def words_of(text: str) -> list[str]:
 
 
 def read_page(path: Path) -> tuple[list[Block], list[str]]:
-    """The prose of a page, and its lines. Of CHANGELOG.md the newest version alone."""
+    """The prose of a page, and its lines."""
     text = FRONT_MATTER.sub(lambda match: "\n" * match.group().count("\n"), path.read_text(encoding="utf-8"))
-    if path.name == "CHANGELOG.md":
-        text = "\n## ".join(text.split("\n## ")[:2])
     return markdown_blocks(text), text.splitlines()
 
 

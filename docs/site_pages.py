@@ -22,7 +22,6 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
-    "UPGRADING.md": "upgrading.md",
     "benchmarks/README.md": "benchmarks.md",
     "space/README.md": "space.md",
     "src/hf_posenc/metrics/length_buckets/README.md": "metric.md",
