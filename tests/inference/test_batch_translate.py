@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctransla
 from hf_posenc.generation.translate import translate_in_batches
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.quantization import Int8Linear, quantize_int8
-from hf_posenc.inference.translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, load_model
+from hf_posenc.inference.translation_job import TranslateFunction, TranslationJob, load_model
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.encoding_files import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends
@@ -186,21 +185,6 @@ def test_leftovers_of_other_weights_are_refused(folder, tmp_path):
     os.utime(folder / "model.safetensors", ns=(0, 0))
     with pytest.raises(ValueError, match=r"weights\.model\.safetensors was .* and is"):
         translate_to_file(LINES, tmp_path / "out", job_without_model(folder))
-
-
-def test_leftovers_without_a_chunk_size_have_the_default_one(folder, tmp_path):
-    """Of an earlier version, which did not save it."""
-    job = replace(job_without_model(folder, out_of_memory_at=LINES[0]), lines_per_chunk=LINES_PER_CHUNK)
-    with pytest.raises(MemoryError):
-        translate_to_file(LINES, tmp_path / "out", job)
-    job_file = tmp_path / ".out.task.json"
-    saved = json.loads(job_file.read_text())
-    del saved["lines_per_chunk"]
-    job_file.write_text(json.dumps(saved))
-    with pytest.raises(ValueError, match=f"lines_per_chunk was {LINES_PER_CHUNK} and is 3"):
-        translate_to_file(LINES, tmp_path / "out", job_without_model(folder))
-    with pytest.raises(MemoryError):
-        translate_to_file(LINES, tmp_path / "out", job)
 
 
 @pytest.mark.parametrize("bias", [True, False])

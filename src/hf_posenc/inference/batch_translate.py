@@ -21,7 +21,7 @@ from ..utils.manifest import explain_read_errors
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
 from .ctranslate2_translator import is_ctranslate2
-from .translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, model_folder, silence_logging
+from .translation_job import TranslateFunction, TranslationJob, model_folder, silence_logging
 
 OUT_OF_MEMORY_REMEDY = (
     "take fewer --num-processes, or fewer --num-beams; with --output, the same command resumes after the last complete "
@@ -112,9 +112,7 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
     if job_file.exists():
         with explain_read_errors(job_file, "give the same command again"):
             saved = dict(json.loads(job_file.read_text(encoding="utf-8")))
-        # Earlier versions saved no `lines_per_chunk`, and had this one.
-        difference = first_difference({"lines_per_chunk": LINES_PER_CHUNK} | saved, job_record)
-        if difference:
+        if difference := first_difference(saved, job_record):
             raise ValueError(
                 f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}."
             )

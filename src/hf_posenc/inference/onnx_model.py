@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import GENERATION_CONFIG_NAME, logging
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..alignments.base import has_source_position
 from ..alignments.registry import build_alignment
@@ -21,9 +21,7 @@ from ..convert.auto_loading import auto_from_pretrained
 from ..encodings.registry import build_position_encodings
 from ..generation.generate import Seq2SeqGenerationMixin
 from ..generation.limits import (
-    POSITION_OPTIONS,
     READERS_ARGUMENT,
-    SOURCE_END_OPTION,
     SourcePositionReader,
     last_source_positions,
 )
@@ -31,10 +29,8 @@ from ..generation.model_inputs import CACHE_NAME, CACHE_NAMES
 from ..hub.errors import explain_unreadable
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.encoder_decoder import TranslationModelOutput
-from ..utils.manifest import MANIFEST, verify_folder
+from ..utils.manifest import verify_folder
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, OnnxGraph, import_onnxruntime, to_array
-
-logger = logging.get_logger(__name__)
 
 # transformers' list of the graphs in a folder and of their files.
 EXPORT_FILE = "export.json"
@@ -94,16 +90,13 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
     def from_pretrained(cls, folder: str | Path, *, threads: int = 0) -> "PosEncOnnxModel":
         """The model of a folder that `to_onnx` has written. `threads` for one batch; 0 is torch's number.
 
-        A model with an alignment that an earlier version has exported generates as in torch with
-        `eos_requires_source_end=False`, with a warning. A ValueError for another kind of folder, for files that have
-        changed, and without the extra "onnx".
+        A ValueError for another kind of folder, for files that have changed, and without the extra "onnx".
         """
         folder = Path(folder)
         if not is_onnx(folder):
             raise ValueError(f"A folder of ONNX graphs must have {EXPORT_FILE}, but {folder} has none; run to_onnx.")
         import_onnxruntime()
-        if (folder / MANIFEST).is_file():  # version 0.2 wrote none
-            verify_folder(folder, "export the model again")
+        verify_folder(folder, "export the model again")
         with explain_unreadable(folder, (EXPORT_FILE, "*.onnx")):
             files = graph_files(folder)
             graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
@@ -111,14 +104,6 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         if (folder / GENERATION_CONFIG_NAME).is_file():
             with explain_unreadable(folder, (GENERATION_CONFIG_NAME,)):
                 model.generation_config = GenerationConfig.from_pretrained(folder)
-        for option in POSITION_OPTIONS:
-            if getattr(model.generation_config, option, None) and not model.returns_source_positions:
-                logger.warning(
-                    "These ONNX graphs return no source positions: %s is off, and a translation of a long source may "
-                    "end elsewhere. Export the model again, with this version.",
-                    option,
-                )
-                setattr(model.generation_config, option, False if option == SOURCE_END_OPTION else None)
         return model
 
     def save_pretrained(self, *args: object, **kwargs: object) -> None:
@@ -147,9 +132,8 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
 
     @property
     def returns_source_positions(self) -> bool:
-        """Whether the model has an alignment, and its graphs return source positions, as those of 0.3 or later do."""
-        has_alignment = has_source_position(build_alignment(self.config))
-        return has_alignment and SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
+        """Whether the model has an alignment with source positions, which its graphs return."""
+        return has_source_position(build_alignment(self.config))
 
     @property
     def source_window(self) -> int | None:

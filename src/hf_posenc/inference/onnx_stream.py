@@ -22,16 +22,11 @@ TARGET_CACHE, STATE = "self_attention_cache.layers.", "states."
 
 
 class OnnxStreamDecoder(StreamDecoder):
-    """The decoder of an exported model. A ValueError for graphs of an earlier version."""
+    """The decoder of an exported model."""
 
     max_origin_distance = 1  # the graphs count positions from the first encoder state
 
     def __init__(self, model: PosEncOnnxModel) -> None:
-        if not model.returns_source_positions:
-            raise ValueError(
-                "Streaming must have ONNX graphs that return source positions, but these are of an earlier version and "
-                "do not; export the model again."
-            )
         super().__init__(model.config, build_alignment(model.config))
         self.model = model
         self.window = build_position_encodings(model.config, model.config.side("decoder")).hiding_distance

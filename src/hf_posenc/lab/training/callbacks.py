@@ -114,12 +114,7 @@ class JsonLogger(TrainerCallback):
 
     def logged_lines(self, state: TrainerState) -> list[LogLine]:
         """The lines up to a checkpoint, from its state: the file may have been damaged since."""
-        if all("seconds" in entry for entry in state.log_history):
-            return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
-        lines = [line for line in self.read_lines() if line["step"] <= state.global_step]  # of an older version
-        if len(lines) < len(state.log_history):
-            logger.warning("%s lacks lines of before step %d; its losses stay lost", self.path, state.global_step)
-        return lines
+        return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
 
     def restore(self, state: TrainerState) -> None:
         """Restore the file from the state of the last checkpoint, if its lines differ."""
