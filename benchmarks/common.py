@@ -232,7 +232,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def run(options: argparse.Namespace, measure: Callable[[Size, argparse.Namespace, tqdm], Records]) -> None:
     """Measure every size; print the table, and save the report if that was asked for."""
     report: dict[str, Any] = vars(options) | {"machine": machine_info(options.device), "records": []}
-    with tqdm(total=len(options.sizes) * len(options.encodings) * options.rounds, unit="step") as progress:
+    num_rows = len(options.encodings) * len(vars(options).get("caches", [None]))  # of generation.py alone
+    with tqdm(total=len(options.sizes) * num_rows * options.rounds, unit="step") as progress:
         for size in options.sizes:
             progress.set_postfix_str(f"{size[0]} x {size[1]}")
             report["records"] += measure(size, options, progress)
