@@ -1,4 +1,4 @@
-"""transformers' own linter for models over what a checkpoint carries; each rule that is off has its reason here."""
+"""transformers' own linter for models over what checkpoints carry; each rule that is off has its reason here."""
 
 import re
 import subprocess
@@ -8,12 +8,17 @@ from tempfile import TemporaryDirectory
 
 import mlinter
 
-from hf_posenc.hub.checkpoint_code import modules_by_flat_name, write_checkpoint_code
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS
+from hf_posenc.auto_classes import FAMILIES
+from hf_posenc.hub.checkpoint_code import write_checkpoint_code
 
 OFF = {
     "TRF023": "d_model is BART's and Marian's name, as the parameters' are; hidden_size leads to it by attribute_map",
+    "TRF027": "an assert tells the type checker what the line above ensures; bad input raises a ValueError before it",
     "TRF028": "the files have the licence's SPDX line, of which a test sees to it that it is there",
+    "TRF029": "attention has the number of heads of its stack, and encoder and decoder may differ in it",
     "TRF041": "a branch on a config field is an option that users have, and both sides are tested, not a checkpoint's",
+    "TRF051": "a bias on scores needs another form, or weights, on some back ends; transformers has no such bias",
     "TRF057": "docstrings are written by hand: those that auto_docstring makes say nothing of encodings and positions",
 }
 
@@ -27,8 +32,12 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         (Path(folder) / "rules.toml").write_text(rules, encoding="utf-8")
         code = Path(folder) / "code"
-        code.mkdir()
-        write_checkpoint_code(code, modules_by_flat_name(), {})
+        encodings = {name: entry.encoding for name, entry in POSITION_ENCODINGS.items()}
+        for config, *_ in FAMILIES:
+            (code / config.model_type).mkdir(parents=True)
+            files = {target.partition(".")[0] for target in config.auto_classes.values()}
+            registered = {"encodings.registry": encodings, "alignments.registry": ALIGNMENTS}
+            write_checkpoint_code(code / config.model_type, sorted(files), registered)
         options = ["--rules-toml", f"{folder}/rules.toml", "--no-progress", "--no-cache"]
         return subprocess.run([sys.executable, "-m", "mlinter", *options, str(code)]).returncode
 

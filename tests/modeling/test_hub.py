@@ -128,10 +128,10 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where
     assert {path.name for path in tmp_path.iterdir()} == expected
     other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
     assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
-    # Of the encodings a checkpoint has those of its config alone. (The vectors of `relative` may be sinusoids.)
-    encodings = code & {f"encodings_{entry.encoding.__module__.rpartition('.')[2]}.py" for entry in ENTRIES}
-    own = {"encodings_relative.py", "encodings_sinusoidal.py"} if stem == "posenc" else set()
-    assert encodings == {"encodings_base.py"} | own
+    # Of the encodings a checkpoint has those of its config alone.
+    encodings = (tmp_path / "encodings.py").read_text()
+    classes = {entry.encoding.__name__ for entry in ENTRIES if f"class {entry.encoding.__name__}(" in encodings}
+    assert classes == ({"PositionEncoding", "Relative", "Sinusoidal"} if stem == "posenc" else set())
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert all(f"{target.partition('.')[0]}.py" in code for target in auto_map.values())
@@ -271,7 +271,7 @@ def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     assert "hf_posenc" not in (folder / "registered_my_middle.py").read_text()
-    assert not (folder / "encodings_registry.py").read_text().count("registered_")
+    assert not (folder / "encodings.py").read_text().count("registered_")
     found = stranger(tmp_path, {"middle": folder})
     assert_found(found["middle"], model, tokenizer)
 
@@ -304,9 +304,9 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         carried = (folder / "registered_my_linear_bias.py").read_text()
         assert "hf_posenc" not in carried
         # A second save changes nothing.
-        registry = (folder / "encodings_registry.py").read_text()
+        registry = (folder / "encodings.py").read_text()
         model.save_pretrained(folder)
-        assert (folder / "encodings_registry.py").read_text() == registry
+        assert (folder / "encodings.py").read_text() == registry
         assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
     found = stranger(tmp_path, places)
     for name, model in models.items():
@@ -326,29 +326,20 @@ def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path
         pushing.push_to_hub("someone/biased")
     pushed = hub.repositories["someone/biased"].files()
     assert b"class LinearBias(PositionEncoding)" in pushed["registered_my_linear_bias.py"]
-    assert b"from .registered_my_linear_bias import LinearBias" in pushed["encodings_registry.py"]
+    assert b"from .registered_my_linear_bias import LinearBias" in pushed["encodings.py"]
 
 
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
     tiny_model("none").save_pretrained(tmp_path / "model")
     assert not list((tmp_path / "model").glob("registered_*"))
-    assert "linear_bias" not in (tmp_path / "model" / "encodings_registry.py").read_text().lower()
+    assert "linear_bias" not in (tmp_path / "model" / "encodings.py").read_text().lower()
 
 
 def test_a_checkpoint_carries_encodings_whose_parameters_it_saves(tmp_path):
     """Its config would otherwise name a field that its code does not have."""
     tiny_config("none", t5_buckets=8).save_pretrained(tmp_path)
-    assert (tmp_path / "encodings_t5.py").is_file() and not (tmp_path / "encodings_relative.py").exists()
-
-
-@pytest.mark.parametrize(
-    ("encodings", "files", "lines"), [("relative", 33, 6900), ("relative+window to rotary", 35, 7200)]
-)
-def test_a_checkpoint_has_few_files(tmp_path, encodings, files, lines):
-    tiny_config(encodings).save_pretrained(tmp_path)
-    sources = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*.py")]
-    assert len(sources) <= files
-    assert sum(source.count("\n") for source in sources) <= lines
+    encodings = (tmp_path / "encodings.py").read_text()
+    assert "class T5(" in encodings and "class Relative(" not in encodings
 
 
 def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregistered_after, tmp_path):

@@ -10,13 +10,10 @@ from support.source_text import words_of_the_code
 
 import hf_posenc
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding
-from hf_posenc.hub.checkpoint_code import CARRIED, flatten, modules_by_flat_name
+from hf_posenc.hub.checkpoint_code import CARRIED, carried_modules, read_carried
 
 PACKAGE = Path(hf_posenc.__file__).parent
-CARRIED_FILES = {
-    name: PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py") for name, module in modules_by_flat_name().items()
-}
-FILES = sorted(CARRIED_FILES.values())
+FILES = [PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py") for module in carried_modules()]
 ENGLISH = {"none", "learned", "relative"}
 
 
@@ -43,23 +40,6 @@ def test_the_transformer_names_no_encoding(file, entry_name):
     names = {entry_name, entry.encoding.__name__.lower()} - {"positionencoding", "shape"}  # every tensor has a shape
     assert not names & words_of_the_code(path)
     assert not (names - ENGLISH) & set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
-
-
-def test_a_copy_imports_other_copies_one_by_one():
-    """As transformers finds them, with a regular expression that also reads docstrings."""
-    for name, module in modules_by_flat_name().items():
-        source, _ = flatten(CARRIED_FILES[name].read_text(encoding="utf-8"), module)
-        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom | ast.Import)]
-        neighbours = {node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level}
-        assert neighbours <= CARRIED_FILES.keys(), name
-        assert all(alias.name.partition(".")[0] not in ("*", "hf_posenc") for node in imports for alias in node.names)
-        packages = {
-            node.module.partition(".")[0] for node in imports if isinstance(node, ast.ImportFrom) and not node.level
-        }
-        assert "hf_posenc" not in packages, name
-        found = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", source, flags=re.MULTILINE))
-        found |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", source, flags=re.MULTILINE))
-        assert found == neighbours, name
 
 
 @pytest.mark.full
@@ -128,9 +108,8 @@ def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
 
 
 def test_only_the_registry_imports_encodings():
-    files = [*encoding_files(), PACKAGE / "encodings" / "registry.py"]
     encodings = {entry.encoding.__module__ for entry in POSITION_ENCODINGS.values()} - {PositionEncoding.__module__}
-    for name, module in modules_by_flat_name().items():
-        if CARRIED_FILES[name] not in files:
-            _, imported = flatten(CARRIED_FILES[name].read_text(encoding="utf-8"), module)
-            assert not encodings & set(imported), name
+    for name in carried_modules():
+        if name not in {*encodings, "hf_posenc.encodings.registry"}:
+            module = read_carried(name, {})
+            assert not encodings & {module.imports[imported].module for imported in module.own_imports}, name

@@ -157,8 +157,9 @@ def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unre
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    made, _ = copy_of_user_file(importlib.import_module("with_form_feed").Mine, "register_position_encoding")
-    assert "hf_posenc" not in made and "from .encodings_base import PositionEncoding\n" in made
+    mine = importlib.import_module("with_form_feed").Mine
+    made, _ = copy_of_user_file(mine, "register_position_encoding", lambda module: "encodings")
+    assert "hf_posenc" not in made and "from .encodings import PositionEncoding\n" in made
     assert 'NOTE = "a\x85b"' in made and made.count("\f") == 2
     ast.parse(made)
 

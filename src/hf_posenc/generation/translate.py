@@ -10,9 +10,9 @@ is one sequence of tokens, as PosEncTokenizer encodes source and target one afte
 are a source and a target.
 """
 
-import copy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar, cast
@@ -100,9 +100,9 @@ def evaluation_view(model: ModelT, attn_implementation: str | None = None) -> Mo
         view = views[id(module)] = object.__new__(type(module))
         for name, value in vars(module).items():
             # transformers adds hooks to the modules from which it collects outputs.
-            vars(view)[name] = copy.copy(value) if "hooks" in name else value
+            vars(view)[name] = copy(value) if "hooks" in name else value
             if isinstance(value, PreTrainedConfig):
-                vars(view)[name] = configs.setdefault(id(value), copy.copy(value))
+                vars(view)[name] = configs.setdefault(id(value), copy(value))
         children = {name: None if child is None else view_of(child) for name, child in module._modules.items()}
         vars(view).update(training=False, _modules=children)
         return view

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code that a checkpoint carries: this package's modules and a user's files, flattened into one folder.
+"""The code that a checkpoint carries: this package's modules and a user's files, merged into a few files.
 
-The Hub loads flat folders alone, in which a file imports its neighbours as `from .name import Name`. Saving writes the
-modules that the classes of a checkpoint need, directly or through others, and rewrites their imports. The file of an
-encoding or alignment that was registered at run time is written too, and the copied registry imports it. The checkpoint
-then loads where neither this package nor the user's file is installed.
+The Hub loads flat folders alone, in which a file imports its neighbours as `from .name import Name`. Saving writes what
+the classes of a checkpoint need, directly or through others (merged_modules.py): the definitions that they read, of the
+registries the entries in use. The file of an encoding or alignment that was registered at run time is written too, and
+the registry's file imports it. The checkpoint then loads where neither this package nor the user's file is installed.
 
-A class that was loaded from such a folder has none of this: transformers copies its flat files when it is saved again.
+A class that was loaded from such a folder has none of this: transformers copies its files when it is saved again.
 """
 
 import ast
 import importlib
-import importlib.util
 import inspect
-import re
 import sys
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+
+from .merged_modules import MergedModules, Module, Name, read_module
 
 PACKAGE = __name__.partition(".")[0]
 ROOT = Path(inspect.getfile(sys.modules[PACKAGE])).parent
@@ -27,102 +27,144 @@ ROOT = Path(inspect.getfile(sys.modules[PACKAGE])).parent
 CARRIED = ("encodings", "alignments", "transformer", "generation", "tokenizer", "hub", "baselines")
 # What a user's file may import. Other packages import the registries, which import that file.
 BELOW_REGISTRIES = ("encodings", "alignments")
-# The function of each registry that a user's file calls, by the name of the registry's copy.
-REGISTRIES = {"encodings_registry": "register_position_encoding", "alignments_registry": "register_alignment"}
-# Modules with these prefixes keep their names, which are those of transformers' own models.
-KEPT_PREFIXES = ("configuration_", "modeling_", "tokenization_")
+# The function of each registry that a user's file calls.
+REGISTRIES = {"encodings.registry": "register_position_encoding", "alignments.registry": "register_alignment"}
+
+# The file of a model's checkpoint that the modules of a package go to, None for a file of each; the first prefix of a
+# module's name decides. What has no prefix here goes to one of the entry files.
+FILES = {
+    "encodings.cache": "cache_layers",
+    "encodings.positions": "positions",
+    "encodings": "encodings",
+    "alignments": "alignments",
+    "transformer.plans.selection": "attention_plans",
+    "transformer.plans": None,
+    "transformer.loading": "pretrained",
+    "transformer.pretrained": "pretrained",
+    "generation": "generation",
+    "tokenizer": "generation",
+    "hub.errors": "errors",
+}
+# Docstrings of those files that several modules go to.
+DOCSTRINGS = {
+    "encodings": "The position encodings of this checkpoint: the interface, each of them, their sum, the registry.",
+    "alignments": "The alignments of this checkpoint, which map target positions to source positions.",
+    "pretrained": "The base classes of models and stacks: initialization, and loading that refuses what does not fit.",
+    "generation": "Generation and translation: inputs, length limits, options, texts.",
+}
+# The entry files of a checkpoint have these prefixes. They keep their names, which are those of transformers' models.
+CONFIGURATION, MODELING, TOKENIZATION = "configuration_", "modeling_", "tokenization_"
 
 
-def flat_name(module: str) -> str:
-    """The name of a module's copy: encodings_alibi for hf_posenc.encodings.alibi."""
-    parts = module.split(".")[1:]
-    return parts[-1] if parts[-1].startswith(KEPT_PREFIXES) else "_".join(parts)
+def carried_modules() -> list[str]:
+    """The names of the modules that a checkpoint may carry."""
+    paths = [path.relative_to(ROOT).with_suffix("") for package in CARRIED for path in (ROOT / package).rglob("*.py")]
+    return sorted(".".join((PACKAGE, *path.parts)) for path in paths if path.name != "__init__")
 
 
-@cache
-def modules_by_flat_name() -> dict[str, str]:
-    """Every module that a checkpoint may carry, by the name of its copy."""
-    modules = [(PACKAGE, *path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.rglob("*.py"))]
-    carried = [".".join(parts) for parts in modules if parts[1] in CARRIED and parts[-1] != "__init__"]
-    return {flat_name(module): module for module in carried}
+def entry_modules() -> dict[str, str]:
+    """The modules that entry files are named after, by the name of the file."""
+    names = {module.rpartition(".")[2]: module for module in carried_modules()}
+    return {name: module for name, module in names.items() if name.startswith((CONFIGURATION, MODELING, TOKENIZATION))}
+
+
+def code_file_names() -> set[str]:
+    """The names of all files of code that a checkpoint may have, those of a user apart."""
+    names = {*entry_modules(), *map(shared_file, carried_modules())} - {None}
+    return {f"{name}.py" for name in names}
+
+
+def shared_file(module: str) -> str | None:
+    """The file that a module goes to in the checkpoint of any model; None for an entry file."""
+    path = module.removeprefix(f"{PACKAGE}.")
+    prefix = next((prefix for prefix in FILES if f"{path}.".startswith(f"{prefix}.")), None)
+    return None if prefix is None else FILES[prefix] or path.rpartition(".")[2]
+
+
+def file_of(module: str, entry_files: Collection[str]) -> str:
+    """The file of a checkpoint that a module goes to, from the checkpoint's entry files.
+
+    A tokenizer is one file. It is saved at other times than a model, in the same folder, and with other definitions.
+    """
+    tokenization = [file for file in entry_files if file.startswith(TOKENIZATION)]
+    if tokenization:
+        return tokenization[0]
+    is_configuration = module == f"{PACKAGE}.hub.version" or module.rpartition(".")[2].startswith(CONFIGURATION)
+    prefix = CONFIGURATION if is_configuration else MODELING
+    return shared_file(module) or next(file for file in entry_files if file.startswith(prefix))
 
 
 def write_checkpoint_code(
     folder: Path, entry_files: Iterable[str], registered_classes: Mapping[str, Mapping[str, type]]
 ) -> None:
-    """Write the files named `entry_files` and all that they import into a saved `folder`.
+    """Write the files named `entry_files` and all that they need into a saved `folder`.
 
     `registered_classes` has the classes in use by registry and name: copied registries have these alone. A class from a
     user's file is copied with that file. Warns about a class whose file cannot be copied, with the reason.
     """
-    user_files: dict[str, list[tuple[str, str]]] = {registry: [] for registry in registered_classes}
+    entry_files = list(entry_files)
+    place = partial(file_of, entry_files=entry_files)
+    read = partial(read_carried, registered_classes=registered_classes)
+    wanted: list[Name] = []
     sources: dict[str, str] = {}
-    pending = [modules_by_flat_name()[name] for name in entry_files]
+    # By file, the imports at its foot.
+    user_imports: dict[str, list[str]] = {}
     for registry, classes in registered_classes.items():
         for name, registered_class in classes.items():
             if registered_class.__module__.partition(".")[0] == PACKAGE:
                 continue
             try:
-                source, imported = copy_of_user_file(registered_class, REGISTRIES[registry])
+                source, imported = copy_of_user_file(registered_class, REGISTRIES[registry], place)
             except ValueError as reason:
                 warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
                 continue
             file = f"registered_{registered_class.__module__.replace('.', '__')}"  # `a.b_c` is not `a_b.c`
             # A file that registers encodings and alignments is imported by one registry alone: both would be a circle.
             if file not in sources:
-                user_files[registry].append((file, registered_class.__name__))
+                line = f"from .{file} import {registered_class.__name__}  # noqa: E402, F401\n"
+                user_imports.setdefault(place(f"{PACKAGE}.{registry}"), []).append(line)
             sources[file] = source
-            pending += imported
-    seen: set[str] = set()
-    while pending:
-        module = pending.pop()
-        if module in seen:
-            continue
-        seen.add(module)
-        source = inspect.getsource(importlib.import_module(module))
-        if flat_name(module) in REGISTRIES:
-            source = with_entries(source, registered_classes.get(flat_name(module), {}))
-        source, imported = flatten(source, module)
-        for file, class_name in user_files.get(flat_name(module), ()):
-            source += f"\nfrom .{file} import {class_name}  # noqa: E402, F401\n"
-        sources[flat_name(module)] = source
-        pending += imported
-    for name, source in sources.items():
-        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+            wanted += imported
+    for file in entry_files:
+        module = entry_modules()[file]
+        wanted += (Name(module, name) for name in read(module).defined)
+    merged = MergedModules(wanted, read, place)
+    for file, modules in merged.files().items():
+        docstring = read(entry_modules().get(file, modules[0])).docstring
+        if len(modules) > 1 and file in DOCSTRINGS:
+            docstring = f'"""{DOCSTRINGS[file]}"""'
+        sources[file] = "\n".join([merged.source_of(file, modules, docstring), *user_imports.get(file, ())])
+    for file, source in sources.items():
+        (folder / f"{file}.py").write_text(source, encoding="utf-8")
+
+
+def read_carried(module: str, registered_classes: Mapping[str, Mapping[str, type]]) -> Module:
+    """A module of this package; a registry has the entries of `registered_classes` alone, and that of `none`."""
+    source = inspect.getsource(importlib.import_module(module))
+    registry = module.removeprefix(f"{PACKAGE}.")
+    if registry in REGISTRIES:
+        source = with_entries(source, registered_classes.get(registry, {}))
+    return read_module(module, source)
 
 
 def with_entries(source: str, names: Container[str]) -> str:
-    """The source of a registry with the entries of these names, that of `none`, and the imports that they need."""
-    tree, lines = ast.parse(source), source.split("\n")
-    values = (node.value for node in tree.body if isinstance(node, ast.AnnAssign))
+    """The source of a registry with the entries of these names and that of `none`."""
+    lines = source.split("\n")
+    values = (node.value for node in ast.parse(source).body if isinstance(node, ast.AnnAssign))
     entries = next(value for value in values if isinstance(value, ast.Dict))
-    unused: list[ast.expr | ast.stmt] = [
-        value
-        for key, value in zip(entries.keys, entries.values, strict=True)
-        if isinstance(key, ast.Constant) and key.value not in names and key.value != "none"
-    ]
-    unread = {id(node) for value in unused for node in ast.walk(value)}
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in unread}
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
-    unused += (node for node in imports if not any(alias.name in read for alias in node.names))
-    dropped = {line for node in unused for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    return "\n".join(line for number, line in enumerate(lines, start=1) if number not in dropped)
+    for key, value in zip(entries.keys, entries.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value not in names and key.value != "none":
+            lines[key.lineno - 1 : value.end_lineno] = [""] * ((value.end_lineno or 0) - key.lineno + 1)
+    first, last = entries.lineno, entries.end_lineno or 0
+    return "\n".join(line for number, line in enumerate(lines) if line or not first <= number < last)
 
 
-def flatten(source: str, module: str) -> tuple[str, list[str]]:
-    """The source of a module with its imports from this package made flat, and the modules that it imports."""
-    lines, imported = source.split("\n"), []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            name = importlib.util.resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
-            line = lines[node.lineno - 1]
-            lines[node.lineno - 1] = re.sub(r"from \.[\w.]* import", f"from .{flat_name(name)} import", line, count=1)
-            imported.append(name)
-    return "\n".join(lines), imported
+def copy_of_user_file(
+    registered_class: type, register_function: str, place: Callable[[str], str]
+) -> tuple[str, list[Name]]:
+    """The source of the file that defines and registers a class, with flat imports, and the names that it imports.
 
-
-def copy_of_user_file(registered_class: type, register_function: str) -> tuple[str, list[str]]:
-    """The source of the file that defines and registers a class, with flat imports, and the modules that it imports.
+    `place` gives the file of a module of this package.
 
     A ValueError if the file cannot be copied: the class is not at its top, it does not call `register_function`, or it
     imports from other files of its own.
@@ -145,10 +187,10 @@ def copy_of_user_file(registered_class: type, register_function: str) -> tuple[s
     for node in package_imports(tree, module):
         homes = [(home_of(node.module or "", alias), alias) for alias in node.names]
         indent = " " * node.col_offset
-        lines[node.lineno - 1] = "\n".join(f"{indent}{flat_import(home, alias)}" for home, alias in homes)
+        lines[node.lineno - 1] = "\n".join(f"{indent}{flat_import(place(home), alias)}" for home, alias in homes)
         for import_line in range(node.lineno, node.end_lineno or node.lineno):
             lines[import_line] = ""
-        imported += [home for home, _ in homes]
+        imported += [Name(home, alias.name) for home, alias in homes]
     return "\n".join(lines) + "\n", imported
 
 
@@ -175,7 +217,7 @@ def home_of(module: str, alias: ast.alias) -> str:
     return home
 
 
-def flat_import(home: str, alias: ast.alias) -> str:
-    """The import of one name from a copied module."""
+def flat_import(file: str, alias: ast.alias) -> str:
+    """The import of one name from another file of the checkpoint."""
     as_clause = f" as {alias.asname}" if alias.asname else ""
-    return f"from .{flat_name(home)} import {alias.name}{as_clause}"
+    return f"from .{file} import {alias.name}{as_clause}"

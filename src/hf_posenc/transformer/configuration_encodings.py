@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of configs with position encodings: their parameters, validation, saving with a user's own encodings."""
 
-import copy
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from textwrap import fill
 from typing import Any, ClassVar, Self
@@ -115,7 +115,7 @@ class EncodingsConfig(BaseConfig):
 
     def config_for(self, side: StackSpec) -> Self:
         """This config with the encodings' parameters of that side: for "cross", `cross_*` fields replace others."""
-        view = copy.copy(self)
+        view = copy(self)
         for name, parameter in self.parameter_fields().items() if side.name == "cross" else ():
             if name != parameter.name and (cross_value := getattr(self, name)) is not None:
                 setattr(view, parameter.name, cross_value)
@@ -188,7 +188,7 @@ class EncodingsConfig(BaseConfig):
             for name, entry in POSITION_ENCODINGS.items()
             if name in used or any(parameter.name in saved for parameter in entry.config_parameters)
         }
-        return {"encodings_registry": encodings}
+        return {"encodings.registry": encodings}
 
 
 def describe_parameters(fields: Mapping[str, EncodingParameter]) -> str:

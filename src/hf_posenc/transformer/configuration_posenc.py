@@ -222,7 +222,7 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
             for name, alignment in ALIGNMENTS.items()
             if name == self.alignment_type or any(parameter.name in saved for parameter in alignment.config_parameters)
         }
-        return super().registered_classes | {"alignments_registry": alignments}
+        return super().registered_classes | {"alignments.registry": alignments}
 
 
 PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(parameter_fields())}"

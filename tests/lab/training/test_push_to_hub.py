@@ -72,7 +72,7 @@ def test_a_kept_tokenizer_is_pushed_whole(hub: Hub, tokenizer: PosEncTokenizer, 
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "README.md", "registered_mine.py", "encodings_base.py"]
+    "name", ["config.json", "model.safetensors", "README.md", "registered_mine.py", "encodings.py"]
 )
 @pytest.mark.parametrize("target", ["file", "folder", "nothing"])
 def test_a_link_is_never_followed(hub: Hub, tmp_path: Path, name: str, target: str):

@@ -18,7 +18,7 @@ from transformers.tokenization_utils_base import (
 from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ...convert.auto_loading import auto_from_pretrained
-from ...hub.checkpoint_code import modules_by_flat_name
+from ...hub.checkpoint_code import code_file_names
 
 # In addition to code and tokenizer: config, weights, card, training.json, registered encodings (checkpoint_code.py).
 PUSHED_FILES = re.compile(
@@ -36,7 +36,7 @@ def pushed_files(folder: Path) -> list[str]:
 
     An OSError for a link among them: its name does not show what it would publish.
     """
-    known = {f"{name}.py" for name in modules_by_flat_name()} | TOKENIZER_FILES | vocabulary_files(folder)
+    known = code_file_names() | TOKENIZER_FILES | vocabulary_files(folder)
     names = sorted(path.name for path in folder.iterdir() if path.name in known or PUSHED_FILES.fullmatch(path.name))
     for name in names:
         if not stat.S_ISREG((folder / name).lstat().st_mode):
