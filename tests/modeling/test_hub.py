@@ -271,7 +271,7 @@ def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     assert "hf_posenc" not in (folder / "registered_my_middle.py").read_text()
-    assert not (folder / "encodings.py").read_text().count("registered_")
+    assert (folder / "configuration_posenc.py").read_text().count("from .registered_") == 1
     found = stranger(tmp_path, {"middle": folder})
     assert_found(found["middle"], model, tokenizer)
 
@@ -304,9 +304,9 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         carried = (folder / "registered_my_linear_bias.py").read_text()
         assert "hf_posenc" not in carried
         # A second save changes nothing.
-        registry = (folder / "encodings.py").read_text()
+        code = {path: path.read_text() for path in folder.glob("*.py")}
         model.save_pretrained(folder)
-        assert (folder / "encodings.py").read_text() == registry
+        assert {path: path.read_text() for path in folder.glob("*.py")} == code
         assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
     found = stranger(tmp_path, places)
     for name, model in models.items():
@@ -326,13 +326,13 @@ def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path
         pushing.push_to_hub("someone/biased")
     pushed = hub.repositories["someone/biased"].files()
     assert b"class LinearBias(PositionEncoding)" in pushed["registered_my_linear_bias.py"]
-    assert b"from .registered_my_linear_bias import LinearBias" in pushed["encodings.py"]
+    assert b"from .registered_my_linear_bias import LinearBias" in pushed["configuration_posenc.py"]
 
 
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
     tiny_model("none").save_pretrained(tmp_path / "model")
     assert not list((tmp_path / "model").glob("registered_*"))
-    assert "linear_bias" not in (tmp_path / "model" / "encodings.py").read_text().lower()
+    assert all("linear_bias" not in path.read_text().lower() for path in (tmp_path / "model").glob("*.py"))
 
 
 def test_a_checkpoint_carries_encodings_whose_parameters_it_saves(tmp_path):

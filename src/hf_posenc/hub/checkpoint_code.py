@@ -4,7 +4,7 @@
 The Hub loads flat folders alone, in which a file imports its neighbours as `from .name import Name`. Saving writes what
 the classes of a checkpoint need, directly or through others (merged_modules.py): the definitions that they read, of the
 registries the entries in use. The file of an encoding or alignment that was registered at run time is written too, and
-the registry's file imports it. The checkpoint then loads where neither this package nor the user's file is installed.
+the configuration imports it. The checkpoint then loads where neither this package nor the user's file is installed.
 
 A class that was loaded from such a folder has none of this: transformers copies its files when it is saved again.
 """
@@ -25,7 +25,7 @@ PACKAGE = __name__.partition(".")[0]
 ROOT = Path(inspect.getfile(sys.modules[PACKAGE])).parent
 # The packages whose modules a checkpoint may carry.
 CARRIED = ("encodings", "alignments", "transformer", "generation", "tokenizer", "hub", "baselines")
-# What a user's file may import. Other packages import the registries, which import that file.
+# What a user's file may import. The configuration, which imports that file, is above these packages.
 BELOW_REGISTRIES = ("encodings", "alignments")
 # The function of each registry that a user's file calls.
 REGISTRIES = {"encodings.registry": "register_position_encoding", "alignments.registry": "register_alignment"}
@@ -107,8 +107,7 @@ def write_checkpoint_code(
     read = partial(read_carried, registered_classes=registered_classes)
     wanted: list[Name] = []
     sources: dict[str, str] = {}
-    # By file, the imports at its foot.
-    user_imports: dict[str, list[str]] = {}
+    user_imports = []
     for registry, classes in registered_classes.items():
         for name, registered_class in classes.items():
             if registered_class.__module__.partition(".")[0] == PACKAGE:
@@ -119,10 +118,8 @@ def write_checkpoint_code(
                 warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
                 continue
             file = f"registered_{registered_class.__module__.replace('.', '__')}"  # `a.b_c` is not `a_b.c`
-            # A file that registers encodings and alignments is imported by one registry alone: both would be a circle.
             if file not in sources:
-                line = f"from .{file} import {registered_class.__name__}  # noqa: E402, F401\n"
-                user_imports.setdefault(place(f"{PACKAGE}.{registry}"), []).append(line)
+                user_imports.append(f"from .{file} import {registered_class.__name__}  # noqa: F401")
             sources[file] = source
             wanted += imported
     for file in entry_files:
@@ -133,7 +130,8 @@ def write_checkpoint_code(
         docstring = read(entry_modules().get(file, modules[0])).docstring
         if len(modules) > 1 and file in DOCSTRINGS:
             docstring = f'"""{DOCSTRINGS[file]}"""'
-        sources[file] = "\n".join([merged.source_of(file, modules, docstring), *user_imports.get(file, ())])
+        imports = user_imports if file.startswith(CONFIGURATION) else ()
+        sources[file] = merged.source_of(file, modules, docstring, imports)
     for file, source in sources.items():
         (folder / f"{file}.py").write_text(source, encoding="utf-8")
 

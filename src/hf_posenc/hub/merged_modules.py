@@ -167,8 +167,8 @@ class MergedModules:
             visit(module_name)
         return files
 
-    def source_of(self, file: str, module_names: list[str], docstring: str) -> str:
-        """The text of a file, with this docstring, from its modules in order."""
+    def source_of(self, file: str, module_names: list[str], docstring: str, more_imports: Iterable[str] = ()) -> str:
+        """The text of a file, with this docstring, from its modules in order; `more_imports` end its imports."""
         self.validate_names(file, module_names)
         imports: dict[str, Name] = {}
         sections = []
@@ -182,7 +182,8 @@ class MergedModules:
                 own_docstring = "" if module.docstring == docstring else f"{module.docstring}\n"
                 section = f"\n{heading}\n{own_docstring}{section}"
             sections.append(section)
-        return f"{HEADER}{docstring}\n\n{import_lines(imports)}\n" + "\n".join(sections)
+        all_imports = "\n".join([import_lines(imports), *more_imports])
+        return f"{HEADER}{docstring}\n\n{all_imports}\n" + "\n".join(sections)
 
     def imports_of(self, file: str, module: Module, read: Set[str]) -> dict[str, Name]:
         """What the names that a module imports and reads stand for in its file; those of the same file are left out."""
