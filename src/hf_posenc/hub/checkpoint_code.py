@@ -15,7 +15,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -102,9 +102,9 @@ def write_checkpoint_code(
     `registered_classes` has the classes in use by registry and name: copied registries have these alone. A class from a
     user's file is copied with that file. Warns about a class whose file cannot be copied, with the reason.
     """
-    entry_files = list(entry_files)
-    place = partial(file_of, entry_files=entry_files)
-    read = partial(read_carried, registered_classes=registered_classes)
+    entries = {file: entry_modules()[file] for file in entry_files}
+    place = partial(file_of, entry_files=entries)
+    read = cache(partial(read_carried, registered_classes=registered_classes))
     wanted: list[Name] = []
     sources: dict[str, str] = {}
     user_imports = []
@@ -122,12 +122,11 @@ def write_checkpoint_code(
                 user_imports.append(f"from .{file} import {registered_class.__name__}  # noqa: F401")
             sources[file] = source
             wanted += imported
-    for file in entry_files:
-        module = entry_modules()[file]
+    for module in entries.values():
         wanted += (Name(module, name) for name in read(module).defined)
     merged = MergedModules(wanted, read, place)
     for file, modules in merged.files().items():
-        docstring = read(entry_modules().get(file, modules[0])).docstring
+        docstring = read(entries.get(file, modules[0])).docstring
         if len(modules) > 1 and file in DOCSTRINGS:
             docstring = f'"""{DOCSTRINGS[file]}"""'
         imports = user_imports if file.startswith(CONFIGURATION) else ()
