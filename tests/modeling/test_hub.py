@@ -60,6 +60,7 @@ folder = Path(sys.argv[1])
 logits = {}
 for place in sorted(path.parent for path in folder.glob("*/config.json")):
     config = AutoConfig.from_pretrained(place, trust_remote_code=True)
+    type(config)()  # as transformers 5.17 does to print a config
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = auto_class.from_pretrained(place, dtype=torch.float64, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules")

@@ -153,6 +153,14 @@ def parse_sum(position_encoding_type: str, field: str = "position_encoding_type"
     return names
 
 
+def default_encoding(name: str) -> str:
+    """This name; "none" in the code of a checkpoint that does not use the encoding.
+
+    There a config of defaults must be possible: transformers 5.17 makes one whenever it loads or prints a config.
+    """
+    return name if name in POSITION_ENCODINGS else "none"
+
+
 def suggest_encoding(name: str) -> str:
     """The encoding whose name or alias is most like `name`."""
     known_names = {alias: known for known, entry in reversed(POSITION_ENCODINGS.items()) for alias in entry.aliases}

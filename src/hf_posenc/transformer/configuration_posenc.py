@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import RopeParameters
 from ..alignments.base import Alignment
 from ..alignments.registry import ALIGNMENTS, get_alignment
 from ..encodings.base import EncodingParameter, StackSpec
-from ..encodings.registry import POSITION_ENCODINGS, parse_sum, side_entries
+from ..encodings.registry import POSITION_ENCODINGS, default_encoding, parse_sum, side_entries
 from ..hub.errors import closest_name
 from .configuration_encodings import EncodingsConfig, describe_parameters
 from .configuration_shared import SHARED_FIELDS, SharedConfig
@@ -98,7 +98,7 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
     normalize_embedding: bool = False
     max_position_embeddings: int = 1024
     rope_parameters: RopeParameters | dict | None = None
-    position_encoding_type: str = "relative"
+    position_encoding_type: str = default_encoding("relative")
     decoder_position_encoding_type: str | None = None
     cross_position_encoding_type: str = "none"
     alignment_type: str = "none"

@@ -11,7 +11,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
 from ..encodings.base import StackSpec
-from ..encodings.registry import POSITION_ENCODINGS, parse_sum
+from ..encodings.registry import POSITION_ENCODINGS, default_encoding, parse_sum
 from ..hub.errors import closest_name
 from .configuration_encodings import EncodingsConfig, describe_parameters
 
@@ -87,7 +87,7 @@ class PosEncCausalConfig(EncodingsConfig):
     normalize_embedding: bool = False
     max_position_embeddings: int | None = None  # type: ignore[assignment]  # of the base class, where it is assigned
     rope_parameters: RopeParameters | dict | None = None
-    position_encoding_type: str = "rotary"
+    position_encoding_type: str = default_encoding("rotary")
 
     def __post_init__(self, **kwargs: object) -> None:
         if has_default := self.max_position_embeddings is None:
