@@ -28,8 +28,7 @@ from hf_posenc.convert.encodings import (
     STRUCTURAL_FIELDS,
     TUNABLE_FIELDS,
 )
-from hf_posenc.transformer.configuration_base import BaseConfig
-from hf_posenc.transformer.configuration_shared import SharedConfig
+from hf_posenc.transformer.configuration_base import BaseConfig, SharedConfig
 
 SMALL = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
 ALIGNED = {"cross_position_encoding_type": "relative", "alignment_type": "length_ratio"}

@@ -19,8 +19,9 @@ from hf_posenc import (
     RnnNmtConfig,
     register_alignment,
 )
-from hf_posenc.alignments.base import mean_length_ratio, source_bounds
+from hf_posenc.alignments.base import source_bounds
 from hf_posenc.alignments.registry import build_alignment
+from hf_posenc.alignments.tracking import mean_length_ratio
 
 pytestmark = pytest.mark.invariant
 

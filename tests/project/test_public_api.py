@@ -16,7 +16,6 @@ from transformers import PreTrainedConfig
 
 import hf_posenc
 from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc.transformer.configuration_posenc import parameter_fields
 
 # Packages that training, scoring and exporting need, and that translating does without.
 HEAVY = ("accelerate", "datasets", "evaluate", "pandas", "psutil", "pyarrow", "sacrebleu", "sentencepiece")
@@ -101,7 +100,7 @@ def test_help_lists_every_field_of_a_config_with_its_meaning(config_class: type[
 
 
 def test_every_parameter_of_an_encoding_says_what_it_means():
-    for name, parameter in parameter_fields().items():
+    for name, parameter in PosEncConfig.parameter_fields().items():
         assert parameter.meaning.endswith("."), name
 
 

@@ -30,7 +30,6 @@ tokens up to t only. Shape letters are those of encodings/base.py.
         Initialises the alignment's own parameters, with transformers.initialization.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -138,34 +137,6 @@ def source_bounds(ctx: AttentionContext) -> tuple[Tensor, Tensor]:
     return first_B1, torch.where(padding_BS, first_B1, key_pos_BS).amax(1, keepdim=True)
 
 
-def attention_centroid(weights: Sequence[Tensor], key_pos_BS: Tensor) -> Tensor:
-    """Attention centroid over all heads of all layers (B, Q), in positions, from each layer's `weights` (B, H, Q, S):
-
-        c = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
-
-    m_lh and v_lh are mean and variance of the keys' positions under a head's weights. A narrow head has a large weight;
-    1/4, the variance of an even split between two neighbours, bounds it.
-    """
-    p_BNQS = torch.cat(list(weights), dim=1)
-    p_BNQS = p_BNQS.to(torch.promote_types(p_BNQS.dtype, torch.float32))
-    keys_B11S = key_pos_BS[:, None, None].to(p_BNQS.dtype)
-    mean_BNQ = (p_BNQS * keys_B11S).sum(-1)
-    precision_BNQ = 1 / ((p_BNQS * (keys_B11S - mean_BNQ[..., None]) ** 2).sum(-1) + 0.25)
-    return (mean_BNQ * precision_BNQ).sum(1) / precision_BNQ.sum(1)
-
-
-def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:
-    """Source tokens for each target token of a corpus, without each sentence's first token; 1.0 for an empty corpus."""
-    source = sum(length - 1 for length in source_lengths)
-    target = sum(length - 1 for length in target_lengths)
-    return round(source / target, 4) if source > 0 and target > 0 else 1.0
-
-
-def inverse_softplus(value: float) -> float:
-    """The number whose softplus is `value`, above 0; log(exp(value) - 1) where exp(value) is not finite, too."""
-    return value + math.log(-math.expm1(-value))
-
-
 def validate_lookahead(alignment: Alignment, hiding_lookahead: int | None) -> None:
     """Raise a ValueError for an alignment that reads source tokens that the window of the cross-attention hides."""
     if hiding_lookahead is not None and alignment.lookahead >= hiding_lookahead:
@@ -186,40 +157,31 @@ def resolve_source_positions(
     cross_position_ids: Tensor | None,
 ) -> Tensor:
     """The source positions of the new tokens (B or 1, T): the given ones, validated, or else the alignment's."""
-    num_new = x_BTD.shape[1]
-    if cross_position_ids is not None:
-        validate_source_positions(cross_position_ids, num_new, len(encoder_states_BSD), ctx)
-        return cross_position_ids
-    if without_adapters(alignment).update is not None and ctx.state is not None and num_new > 1:
-        raise ValueError(
-            "With an alignment that tracks the attention, a decoder reads one token at a time into a cache, but it "
-            f"was given {num_new}; call the whole model, which decodes sequentially, or give cross_position_ids."
-        )
-    return alignment("source_positions", x_BTD, encoder_states_BSD, ctx)
-
-
-def validate_source_positions(source_positions_BT: Tensor, num_tokens: int, batch: int, ctx: AttentionContext) -> None:
-    """Raise a ValueError unless given source positions have shape (B or 1, num_tokens) and lie within their sources."""
-    if (
-        source_positions_BT.ndim != 2
-        or source_positions_BT.shape[0] not in (1, batch)
-        or source_positions_BT.shape[1] != num_tokens
-    ):
+    num_new, batch = x_BTD.shape[1], len(encoder_states_BSD)
+    if cross_position_ids is None:
+        if without_adapters(alignment).update is not None and ctx.state is not None and num_new > 1:
+            raise ValueError(
+                "With an alignment that tracks the attention, a decoder reads one token at a time into a cache, but it "
+                f"was given {num_new}; call the whole model, which decodes sequentially, or give cross_position_ids."
+            )
+        return alignment("source_positions", x_BTD, encoder_states_BSD, ctx)
+    shape = tuple(cross_position_ids.shape)
+    if shape not in ((batch, num_new), (1, num_new)):
         raise ValueError(
             "cross_position_ids must have a source position for each target token, but its shape is "
-            f"{tuple(source_positions_BT.shape)} for {num_tokens} tokens in {batch} sentences; give one position a "
-            "token."
+            f"{shape} for {num_new} tokens in {batch} sentences; give one position a token."
         )
     if torch.compiler.is_compiling() or getattr(ctx.mask, "ndim", 2) != 2:
-        return
+        return cross_position_ids
     first_B1, last_B1 = source_bounds(ctx)
     # A token occupies half a position on either side of its own.
-    if bool(((source_positions_BT < first_B1 - 0.5) | (source_positions_BT > last_B1 + 0.5)).any()):
+    if bool(((cross_position_ids < first_B1 - 0.5) | (cross_position_ids > last_B1 + 0.5)).any()):
         raise ValueError(
-            f"cross_position_ids must be positions in their sources, but they go from {source_positions_BT.min():g} "
-            f"to {source_positions_BT.max():g} and the shortest source ends at {last_B1.min()}; clamp them to their "
+            f"cross_position_ids must be positions in their sources, but they go from {cross_position_ids.min():g} "
+            f"to {cross_position_ids.max():g} and the shortest source ends at {last_B1.min()}; clamp them to their "
             "sources."
         )
+    return cross_position_ids
 
 
 def validate_no_source_positions(source_positions_BT: Tensor | None) -> None:

@@ -24,7 +24,7 @@ is given in alignments/length_ratio.py, and no gradient flows through them:
     g_t = F^-1((t + 1/2) sum_j f_j / T) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
 
 In decoding F is not scaled. A step of one target token is followed by a fraction a of the way to c_t, the centroid of
-the step's attention (attention_centroid in alignments/base.py). A step is at least the fraction l of the first part:
+the step's attention (alignments/tracking.py). A step is at least the fraction l of the first part:
 
     g_0 = F^-1(1/2),    g_(t+1) = g_t + max(r_t + a (c_t - g_t), l r_t),    r_t = F^-1(F(g_t) + 1) - g_t
 
@@ -44,13 +44,14 @@ from transformers import initialization as init
 from ..encodings.base import EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.cache import EncodingState
 from ..encodings.positions import AttentionContext, at_least_float32
-from .base import (
-    Alignment,
-    attention_centroid,
+from .base import Alignment, source_bounds, source_padding_mask
+from .tracking import (
     inverse_softplus,
     mean_length_ratio,
-    source_bounds,
-    source_padding_mask,
+    target_indices,
+    track_attention,
+    tracking_parameters,
+    with_noise,
 )
 
 
@@ -76,34 +77,7 @@ class Fertility(Alignment):
             lambda value: value >= 1,
             meaning="The most source tokens that one target token passes; its inverse is the smallest fertility.",
         ),
-        EncodingParameter(
-            "fertility_gain",
-            0.05,
-            "a fraction of the way, 0 to 1",
-            lambda value: 0 <= value <= 1,
-            meaning="Fraction of the way from the source position to the attention's centroid, added to each step.",
-        ),
-        EncodingParameter(
-            "fertility_min_step",
-            0.2,
-            "a fraction of the step, below 1; -100 for no minimum",
-            lambda value: value < 1,
-            meaning="Minimum step in decoding, as a fraction of the step that the fertilities give.",
-        ),
-        EncodingParameter(
-            "fertility_offset",
-            3.0,
-            "a number of source tokens, 0 or more",
-            lambda value: value >= 0,
-            meaning="In training a sentence's source positions are shifted by at most this many tokens.",
-        ),
-        EncodingParameter(
-            "fertility_jitter",
-            1.0,
-            "a number of source tokens, 0 or more",
-            lambda value: value >= 0,
-            meaning="In training each source position has Gaussian noise of this standard deviation, in tokens.",
-        ),
+        *tracking_parameters("fertility", 0.05, "the step that the fertilities give"),
         EncodingParameter(
             "fertility_loss_weight",
             1.0,
@@ -139,9 +113,8 @@ class Fertility(Alignment):
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.lookahead = math.ceil(config.fertility_max_step)
-        self.max_first_position = (
-            config.fertility_max_step / 2 - 0.5
-        )  # half a target token, of the smallest fertilities
+        # Half a target token, of the smallest fertilities.
+        self.max_first_position = config.fertility_max_step / 2 - 0.5
         self.is_monotonic = config.fertility_min_step >= 0
         # No Linear, which quantisation would round, and bitsandbytes cannot pack with a single row.
         self.weight, self.bias = nn.Parameter(torch.empty(1, config.d_model)), nn.Parameter(torch.empty(1))
@@ -190,24 +163,19 @@ class Fertility(Alignment):
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """Positions within the source (B, T): cached when decoding, else by fertilities scaled to the target."""
         first_B1, last_B1 = (end.to(at_least_float32(x_BTD)) for end in source_bounds(ctx))
-        if ctx.state is None:
-            source_positions_BT = self.scaled_positions(x_BTD, encoder_states_BSD, ctx)
-        else:
-            source_positions_BT = self.cached_position(x_BTD, encoder_states_BSD, ctx, ctx.state)
         # The first token begins, and the last one ends, half a token beyond its position.
-        return torch.clamp(source_positions_BT, first_B1 - 0.5, last_B1 + 0.5)
-
-    def cached_position(
-        self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext, state: EncodingState
-    ) -> Tensor:
-        """The next token's source position (B, 1), cached or, before the first token, g_0."""
-        cached_B1 = self.next_source_position(state)
-        if cached_B1 is not None and not isinstance(ctx.num_cached, Tensor):
-            return cached_B1
-        left_edge_B1 = source_bounds(ctx)[0].to(at_least_float32(x_BTD)) - 0.5
-        start_B1 = self.advance(left_edge_B1.expand(x_BTD.shape[0], 1), 0.5, encoder_states_BSD, ctx)
-        # A static cache that was reset holds zeros, which is one token before the source.
-        return start_B1 if cached_B1 is None else torch.where(cached_B1 == -1, start_B1, cached_B1)
+        left_edge_B1, right_edge_B1 = first_B1 - 0.5, last_B1 + 0.5
+        if ctx.state is None:
+            source_positions_BT: Tensor | None = self.scaled_positions(x_BTD, encoder_states_BSD, ctx)
+        else:
+            source_positions_BT = self.next_source_position(ctx.state)
+        if source_positions_BT is None or isinstance(ctx.num_cached, Tensor):
+            start_B1 = self.advance(left_edge_B1.expand(x_BTD.shape[0], 1), 0.5, encoder_states_BSD, ctx)
+            if source_positions_BT is None:
+                source_positions_BT = start_B1
+            # A static cache that was reset holds zeros, which is one token before the source.
+            source_positions_BT = torch.where(source_positions_BT == -1, start_B1, source_positions_BT)
+        return torch.clamp(source_positions_BT, left_edge_B1, right_edge_B1)
 
     def next_source_position(self, state: EncodingState) -> Tensor | None:
         """The cached source position of the next token (B, 1), None before the first."""
@@ -220,14 +188,10 @@ class Fertility(Alignment):
 
     def scaled_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """Source positions of a whole target (B, T), without gradient. Padding counts for no length."""
-        valid_mask_BT = ctx.valid_mask_BT
-        if valid_mask_BT is None:
-            valid_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
         fertilities_BS = self.fertilities(encoder_states_BSD.detach(), source_padding_mask(ctx)).detach()
         ends_BS = fertilities_BS.cumsum(1)
-        total_B1 = ends_BS[:, -1:]
-        index_BT = (valid_mask_BT.long().cumsum(1) - 1).clamp(min=0).to(ends_BS.dtype)
-        spent_BT = (index_BT + 0.5) * total_B1 / valid_mask_BT.sum(1, keepdim=True).clamp(min=1)
+        index_BT = target_indices(x_BTD, ctx.valid_mask_BT).to(ends_BS.dtype)
+        spent_BT = (index_BT + 0.5) * ends_BS[:, -1:] / (index_BT.amax(1, keepdim=True) + 1)
         # The token whose interval of target tokens holds `spent`; padding has an empty interval and is never found.
         token_BT = torch.searchsorted(ends_BS, spent_BT, right=True).clamp(max=ends_BS.shape[1] - 1)
         width_BT = fertilities_BS.gather(1, token_BT)
@@ -236,9 +200,7 @@ class Fertility(Alignment):
         source_positions_BT = key_pos_BS.gather(1, token_BT) - 0.5 + (spent_BT - start_BT) / width_BT.clamp(min=1e-6)
         if not self.training:
             return source_positions_BT
-        offset, jitter = self.config.fertility_offset, self.config.fertility_jitter
-        shift_B1 = (torch.rand_like(source_positions_BT[:, :1]) * 2 - 1) * offset
-        return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
+        return with_noise(source_positions_BT, self.config.fertility_offset, self.config.fertility_jitter)
 
     def advance(
         self, source_position_BQ: Tensor, num_target: float, encoder_states_BSD: Tensor, ctx: AttentionContext
@@ -276,11 +238,7 @@ class Fertility(Alignment):
     def update(self, weights: Sequence[Tensor], encoder_states_BSD: Tensor, ctx: AttentionContext) -> None:
         """Cache the next token's source position, from the fertilities and the attention's centroid."""
         assert ctx.state is not None  # the decoder calls this hook with a cache only
-        position_BQ = ctx.query_pos_BQ
-        centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(position_BQ.dtype)
-        step_BQ = self.advance(position_BQ, 1.0, encoder_states_BSD, ctx) - position_BQ
-        corrected_BQ = step_BQ + self.config.fertility_gain * (centroid_BQ - position_BQ)
-        corrected_BQ = torch.maximum(corrected_BQ, self.config.fertility_min_step * step_BQ)
-        if ctx.valid_mask_BT is not None:
-            corrected_BQ = corrected_BQ * ctx.valid_mask_BT  # padding is no step
-        ctx.state.append("source_position_plus_1", (position_BQ + corrected_BQ + 1)[..., None])
+        step_BQ = self.advance(ctx.query_pos_BQ, 1.0, encoder_states_BSD, ctx) - ctx.query_pos_BQ
+        gain, min_step = self.config.fertility_gain, self.config.fertility_min_step
+        position_BQ = track_attention(weights, ctx, step_BQ, gain=gain, min_step=min_step)
+        ctx.state.append("source_position_plus_1", (position_BQ + 1)[..., None])

@@ -7,7 +7,7 @@ have noise, and therefore heads learn to find a token by its content, near a pos
     g_t = t (S - 1) / (T - 1) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
 
 In decoding T is unknown. Each step adds the corpus's mean step r and a fraction a of the way to c_t. This is the
-centroid of the step's attention over all layers and heads (attention_centroid in alignments/base.py):
+centroid of the step's attention over all layers and heads (attention_centroid in alignments/tracking.py):
 
     g_0 = 0,    g_(t+1) = g_t + max(r + a (c_t - g_t), l r)
 
@@ -29,7 +29,8 @@ from torch import Tensor
 from ..encodings.base import EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.cache import EncodingState
 from ..encodings.positions import AttentionContext, at_least_float32
-from .base import Alignment, attention_centroid, mean_length_ratio, source_bounds
+from .base import Alignment, source_bounds
+from .tracking import mean_length_ratio, target_indices, track_attention, tracking_parameters, with_noise
 
 
 class LengthRatio(Alignment):
@@ -45,34 +46,7 @@ class LengthRatio(Alignment):
             lambda value: value > 0,
             meaning="Mean source tokens for each target token; the decoder's step before it tracks the attention.",
         ),
-        EncodingParameter(
-            "length_ratio_gain",
-            0.15,
-            "a fraction of the way, 0 to 1",
-            lambda value: 0 <= value <= 1,
-            meaning="Fraction of the way from the source position to the attention's centroid, added to each step.",
-        ),
-        EncodingParameter(
-            "length_ratio_min_step",
-            0.2,
-            "a fraction of the step, below 1; -100 for no minimum",
-            lambda value: value < 1,
-            meaning="Minimum step in decoding, as a fraction of the mean step.",
-        ),
-        EncodingParameter(
-            "length_ratio_offset",
-            3.0,
-            "a number of source tokens, 0 or more",
-            lambda value: value >= 0,
-            meaning="In training a sentence's source positions are shifted by at most this many tokens.",
-        ),
-        EncodingParameter(
-            "length_ratio_jitter",
-            1.0,
-            "a number of source tokens, 0 or more",
-            lambda value: value >= 0,
-            meaning="In training each source position has Gaussian noise of this standard deviation, in tokens.",
-        ),
+        *tracking_parameters("length_ratio", 0.15, "the mean step"),
     )
     formula = """
         a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)
@@ -109,11 +83,13 @@ class LengthRatio(Alignment):
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """Positions within the source (B, T): cached when decoding, else evenly spaced."""
         first_B1, last_B1 = (end.to(at_least_float32(x_BTD)) for end in source_bounds(ctx))
-        if ctx.state is not None:
-            cached_B1 = self.next_source_position(ctx.state)
-            position_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if cached_B1 is None else cached_B1
-            return torch.clamp(position_B1, first_B1, last_B1)
-        return torch.clamp(self.evenly_spaced_positions(x_BTD, ctx, first_B1, last_B1), first_B1, last_B1)
+        if ctx.state is None:
+            position_BT: Tensor | None = self.evenly_spaced_positions(x_BTD, ctx, first_B1, last_B1)
+        else:
+            position_BT = self.next_source_position(ctx.state)
+        if position_BT is None:
+            position_BT = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype)
+        return torch.clamp(position_BT, first_B1, last_B1)
 
     def next_source_position(self, state: EncodingState) -> Tensor | None:
         """The cached source position of the next token (B, 1), None before the first."""
@@ -130,23 +106,15 @@ class LengthRatio(Alignment):
 
         Padding counts for no length. In training an offset for each sentence and a jitter for each token are added.
         """
-        valid_mask_BT = ctx.valid_mask_BT
-        if valid_mask_BT is None:
-            valid_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
-        index_BT = (valid_mask_BT.long().cumsum(1) - 1).clamp(min=0).to(first_B1.dtype)
+        index_BT = target_indices(x_BTD, ctx.valid_mask_BT).to(first_B1.dtype)
         source_positions_BT = first_B1 + index_BT * (last_B1 - first_B1) / index_BT.amax(1, keepdim=True).clamp(min=1)
         if not self.training:
             return source_positions_BT
-        offset, jitter = self.config.length_ratio_offset, self.config.length_ratio_jitter
-        shift_B1 = (torch.rand_like(source_positions_BT[:, :1]) * 2 - 1) * offset
-        return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
+        return with_noise(source_positions_BT, self.config.length_ratio_offset, self.config.length_ratio_jitter)
 
     def update(self, weights: Sequence[Tensor], encoder_states_BSD: Tensor, ctx: AttentionContext) -> None:
         """Cache the next token's source position, from the attention's centroid."""
         assert ctx.state is not None  # the decoder calls this hook with a cache only
-        centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)
-        step = self.config.length_ratio_step
-        step_BQ = step + self.config.length_ratio_gain * (centroid_BQ - ctx.query_pos_BQ)
-        step_BQ = step_BQ.clamp(min=self.config.length_ratio_min_step * step)
-        step_BQ = step_BQ if ctx.valid_mask_BT is None else step_BQ * ctx.valid_mask_BT  # padding is no step
-        ctx.state.append("source_position", (ctx.query_pos_BQ + step_BQ)[..., None])
+        gain, min_step = self.config.length_ratio_gain, self.config.length_ratio_min_step
+        position_BQ = track_attention(weights, ctx, self.config.length_ratio_step, gain=gain, min_step=min_step)
+        ctx.state.append("source_position", position_BQ[..., None])

@@ -23,7 +23,8 @@ from transformers import initialization as init
 
 from ..encodings.base import MASK_VALUE, EncodingConfig, EncodingParameter, Reference, StackSpec
 from ..encodings.positions import AttentionContext, at_least_float32
-from .base import Alignment, inverse_softplus, mean_length_ratio, source_bounds, source_padding_mask
+from .base import Alignment, source_bounds, source_padding_mask
+from .tracking import inverse_softplus, mean_length_ratio
 
 NUM_HEADS, HEAD_DIM = 4, 32
 

@@ -21,7 +21,7 @@ from ..encodings.registry import side_entries
 from ..generation.limits import EXPECTED_LENGTH_OPTION, POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from ..hub.errors import CONFIG_FILES, explain_unreadable
 from ..transformer.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
-from ..transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..transformer.modeling_posenc_causal import PosEncForCausalLM
@@ -49,7 +49,7 @@ CAUSAL_FIELDS = (
 # The fields that affect only training, or only other fields.
 TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
 # The fields that conversion changes; parameters of encodings and alignments belong to them.
-ENCODING_FIELDS = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", "rope_parameters")
+ENCODING_FIELDS = (*PosEncConfig.encoding_type_fields.values(), "alignment_type", "rope_parameters")
 CAUSAL_ENCODING_FIELDS = ("position_encoding_type", "rope_parameters")
 # The fields that describe initialization and config, which conversion keeps.
 DESCRIPTIVE_FIELDS = ("initializer", "is_encoder_decoder", "hf_posenc_version")
@@ -135,7 +135,7 @@ def convert_encodings(
 
 def requested_encodings(*encoding_types: str | None) -> dict[str, str]:
     """The config fields of encodings and alignment that are not None, from the first arguments of a conversion."""
-    names = (*ENCODING_TYPE_FIELDS.values(), "alignment_type")
+    names = (*PosEncConfig.encoding_type_fields.values(), "alignment_type")
     return {name: value for name, value in zip(names, encoding_types, strict=True) if value is not None}
 
 
@@ -193,7 +193,7 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
             )
         fields[field] = value
     if isinstance(rope := changes.get("rope_parameters"), Mapping):  # another scaling of the same rotations
-        trained = config.rope_parameters
+        trained = dict(config.rope_parameters or {})
         fields["rope_parameters"] = {key: trained[key] for key in COMMON_ROPE_KEYS if key in trained} | dict(rope)
     decoder_field = config.encoding_type_fields["decoder"]
     if "position_encoding_type" in changes and decoder_field not in changes:

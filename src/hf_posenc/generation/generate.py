@@ -29,7 +29,6 @@ from .limits import (
     READERS_ARGUMENT,
     ExplicitGenerationConfig,
     GenerateOptions,
-    SourcePositionReaders,
     explicit_max_new_tokens,
     explicit_option,
     max_target_lengths,
@@ -37,7 +36,7 @@ from .limits import (
     with_expected_lengths,
     with_length_limits,
 )
-from .model_inputs import rename_cache, require_tokens
+from .model_inputs import CACHE_NAME, rename_cache, require_tokens
 from .translate import TranslationOutput, translate
 
 # Arguments of `generate` for a source and a prompt.
@@ -46,6 +45,8 @@ GIVEN_TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inpu
 SOURCE_COMPARING_OPTIONS = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
 # Options for which transformers takes the config's `vocab_size` as the number of target tokens.
 EQUAL_SIZE_OPTIONS = ("watermarking_config", "prompt_lookup_num_tokens")
+# Options that transformers does not have.
+OWN_OPTIONS = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
 
 
 class Seq2SeqGenerationMixin(GenerationMixin):
@@ -92,37 +93,34 @@ class Seq2SeqGenerationMixin(GenerationMixin):
         expects (limits.py), a limit that only `max_new_tokens` and `max_length` of the same call replace.
         """
         require_tokens(inputs, *(options.get(name) for name in GIVEN_TOKENS))
-        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
+        configs = (generation_config, self.generation_config)
+        options = target_generate_options(self.config, configs, rename_cache(options))
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
+        num_source_tokens = source_lengths(inputs, options, pad_token_id)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
-        options, limits = with_expected_lengths(
-            self, {"input_ids": inputs, **options}, {**options, "logits_processor": logits_processor}, generation_config
-        )
+        options["logits_processor"] = logits_processor
+        source = {"input_ids": inputs, **options}
+        options, limits = with_expected_lengths(self, source, options, generation_config)
         if explicit_max_new_tokens(lengths) is not None:
             options |= lengths  # both, to replace those of a generation config
-        elif limits is not None:
-            options = with_length_limits(self, limits, options, generation_config)
-        elif explicit_max_new_tokens({}, generation_config, self.generation_config) is None:
-            num_source_tokens = source_lengths(inputs, options, pad_token_id)
-            if num_source_tokens is not None:
-                options = with_length_limits(
-                    self, self.max_target_lengths(num_source_tokens), options, generation_config
-                )
-        logits_processor = options.pop("logits_processor")
-        uses_cache = explicit_option("use_cache", options, generation_config, self.generation_config)
-        if uses_cache is False or num_cached_tokens(options) > 0:
-            options = with_decoder_mask(inputs, options, pad_token_id, self.device)
-        num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
+        else:
+            if limits is None and num_source_tokens and explicit_max_new_tokens({}, *configs) is None:
+                limits = self.max_target_lengths(num_source_tokens)
+            if limits is not None:
+                options = with_length_limits(self, limits, options, generation_config)
+        cache = options.get(CACHE_NAME)
+        num_cached = 0 if cache is None else int(cache.get_seq_length())
+        if num_cached > 0 or explicit_option("use_cache", options, *configs) is False:
+            options = with_decoder_mask(options, num_source_tokens, num_cached, pad_token_id, self.device)
+        rules = options.pop(READERS_ARGUMENT, None)
+        if rules is None:
+            rules = source_position_rules(self, options, generation_config, len(num_source_tokens or [0]))
         # Before a length limit, whose end is forced.
-        rules = source_position_rules(self, options, generation_config, num_sentences)
-        processors = LogitsProcessorList([*rules, *(logits_processor or [])])
-        own_options = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
-        options = {name: value for name, value in options.items() if name not in own_options}
+        processors = LogitsProcessorList([*rules, *(options.pop("logits_processor") or [])])
+        options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         if rules:
-            options[READERS_ARGUMENT] = SourcePositionReaders((*rules, *(options.get(READERS_ARGUMENT) or ())))
-        outputs = super().generate(
-            inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
-        )
+            options[READERS_ARGUMENT] = rules
+        outputs = super().generate(inputs, generation_config=generation_config, logits_processor=processors, **options)
         prompt = options.get("decoder_input_ids")
         if isinstance(outputs, Tensor):
             return pad_after_end_token(outputs, end_token_ids, pad_token_id, prompt)
@@ -145,8 +143,9 @@ class Seq2SeqGenerationMixin(GenerationMixin):
 
     def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
         """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
-        side = SimpleNamespace(config=with_target_vocab_size(self.config))
-        return GenerationMixin.compute_transition_scores(side, *args, **options)
+        config = copy(self.config)
+        config.vocab_size = config.target_vocab_size
+        return GenerationMixin.compute_transition_scores(SimpleNamespace(config=config), *args, **options)
 
     def end_tokens(
         self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None
@@ -177,13 +176,7 @@ class Seq2SeqGenerationMixin(GenerationMixin):
         """Each sentence's limit in target tokens, without special ones, from source lengths with `</s>`."""
         return max_target_lengths(lengths, self.config.max_target_length)
 
-    def expected_target_lengths(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
+    def expected_target_lengths(self, *inputs: Any, **named_inputs: Any) -> Tensor:
         """The number of target tokens that the model predicts for each source (B); here a ValueError."""
         raise ValueError(
             "Only a PosEncForConditionalGeneration whose alignment predicts lengths, such as `fertility`, expects a "
@@ -223,14 +216,12 @@ def pad_after_end_token(
     return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad_token_id)
 
 
-def num_cached_tokens(options: GenerateOptions) -> int:
-    """The number of target tokens in the cache that a call of `generate` is given, 0 without one."""
-    cache: Any = rename_cache(options, "cache").get("cache")
-    return 0 if cache is None else int(cache.get_seq_length())
-
-
 def with_decoder_mask(
-    inputs: Tensor | None, options: GenerateOptions, pad_token_id: int, device: torch.device
+    options: GenerateOptions,
+    num_source_tokens: Sequence[int] | None,
+    num_cached: int,
+    pad_token_id: int,
+    device: torch.device,
 ) -> GenerateOptions:
     """The options with a mask of the target, to which `generate` adds each token that it writes.
 
@@ -238,28 +229,23 @@ def with_decoder_mask(
     for padding. With a cache of a prompt's first tokens, transformers tells by the mask that they were read; such a
     prompt was generated, and none of it is padding.
     """
-    prompt = options.get("decoder_input_ids")
     if options.get("decoder_attention_mask") is not None or options.get("decoder_inputs_embeds") is not None:
         return options
-    if prompt is None:
-        given = (options.get(name) for name in ("input_ids", "inputs_embeds", "attention_mask", "encoder_outputs"))
-        source = inputs if inputs is not None else next((one for one in given if one is not None), None)
-        if source is None:
-            return options
-        mask = torch.ones(len(source if isinstance(source, Tensor) else source[0]), 1, dtype=torch.long)
-    elif num_cached_tokens(options) > 0:
-        mask = torch.ones_like(prompt)
+    prompt = options.get("decoder_input_ids")
+    if prompt is not None:
+        is_valid = None if num_cached > 0 else target_valid_mask(None, prompt, pad_token_id)
+        mask = torch.ones_like(prompt) if is_valid is None else is_valid.long()
+    elif num_source_tokens is not None:
+        mask = torch.ones(len(num_source_tokens), 1, dtype=torch.long)
     else:
-        is_valid = target_valid_mask(None, prompt, pad_token_id)
-        assert is_valid is not None  # the prompt has ids
-        mask = is_valid.long()
+        return options
     return options | {"decoder_attention_mask": mask.to(device)}
 
 
 def target_generate_options(
-    config: PreTrainedConfig, defaults: tuple[GenerationConfig | None, ...], options: GenerateOptions
+    config: PreTrainedConfig, configs: tuple[GenerationConfig | None, ...], options: GenerateOptions
 ) -> GenerateOptions:
-    """The options of `generate`, with the target's side of a tokenizer; `defaults` are generation configs or None.
+    """The options of `generate`, with the target's side of a tokenizer.
 
     Raises a ValueError for an option, or an assistant model, that cannot work with two different vocabularies.
     """
@@ -267,22 +253,20 @@ def target_generate_options(
     sizes = (config.vocab_size, config.decoder_vocab_size)
     shares_vocabulary = sizes[0] == sizes[1] and getattr(tokenizer, "shares_vocabulary", True)
     for name, no_effect_value in SOURCE_COMPARING_OPTIONS.items():
-        if not shares_vocabulary and (value := effective_option(name, defaults, options)) not in (
-            None,
-            no_effect_value,
-        ):
+        value = explicit_option(name, options, *configs)
+        if not shares_vocabulary and value not in (None, no_effect_value):
             raise ValueError(
                 f"{name} compares a translation with its source token by token and needs one vocabulary for both "
                 f"sides, but there are two ({sizes[0]} and {sizes[1]} tokens) and {name}={value!r}; leave it out."
             )
     for name in EQUAL_SIZE_OPTIONS:
-        if sizes[0] != sizes[1] and effective_option(name, defaults, options) is not None:
+        if sizes[0] != sizes[1] and explicit_option(name, options, *configs) is not None:
             raise ValueError(
                 f"{name} needs vocabularies of one size, because transformers counts the target's tokens by the "
                 f"source's, but they have {sizes[0]} and {sizes[1]} tokens; leave it out, or make the smaller table as "
                 "large as the other (resize_token_embeddings, resize_decoder_token_embeddings)."
             )
-    if hasattr(tokenizer, "target_encoder") and effective_option("stop_strings", defaults, options) is not None:
+    if hasattr(tokenizer, "target_encoder") and explicit_option("stop_strings", options, *configs) is not None:
         raise ValueError(
             "stop_strings must be given with a tokenizer that has the target's vocabulary as a side of its own, but "
             f"transformers would search the source's of this {type(tokenizer).__name__} with two; leave them out, or "
@@ -297,16 +281,3 @@ def target_generate_options(
                 f"{assistant_sizes[1]}; choose one that was trained with the same tokenizer."
             )
     return options if tokenizer is None else options | {"tokenizer": getattr(tokenizer, "target", tokenizer)}
-
-
-def effective_option(name: str, defaults: tuple[GenerationConfig | None, ...], options: GenerateOptions) -> object:
-    """The value of an option: the call's, else that of the first generation config with one, else None."""
-    values = [options.get(name), *(getattr(default, name, None) for default in defaults)]
-    return next((value for value in values if value is not None), None)
-
-
-def with_target_vocab_size(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A copy of the config whose `vocab_size` is the target's."""
-    view = copy(config)
-    view.vocab_size = config.target_vocab_size
-    return view

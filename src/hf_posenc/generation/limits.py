@@ -13,15 +13,14 @@ Length. By default a target has at most 2 x source + 50 tokens, or the maximum l
 
 Before the lower limit no end token can be chosen, and at the upper limit it is forced.
 
-`eos_requires_source_end`. A decoder with local cross-attention sees a part of the source. It can take a sentence's end
-for the end of the source, and terminate early. The option is in the generation config of each new model with an
-alignment and such a window; a saved model keeps what was saved with it. With this option a step at source position g
-may write an end token only if the source's last token is less than `window` away, and so is a key that the step can
-attend to:
+`eos_requires_source_end`. A decoder with local cross-attention sees a part of the source, whose end it can take for the
+end of the source. With this option a step at source position g may write an end token only if the source's last token
+is less than `window` away, and so is a key that the step can attend to:
 
     last - g < window
 
-A forced end, of a length limit, stays as it is.
+The option is in the generation config of each new model with an alignment and such a window; a saved model keeps what
+was saved with it. A forced end, of a length limit, stays as it is.
 
 `max_tokens_per_source_position`. A limit of 2 x source + 50 tokens for the whole allows the translation of a long
 document to repeat itself thousands of times. With this option at most so many tokens in a row are written at one
@@ -78,12 +77,12 @@ class ExplicitGenerationConfig(GenerationConfig):
         evaluation of Seq2SeqTrainer raises an AttributeError here.
         """
         defaulted_fields = self.defaulted_fields
-        if defaults_only and kwargs == self._get_default_generation_params():
-            defaulted_fields |= {name for name in kwargs if getattr(self, name, None) is None}
-            unused = super().update(defaults_only, allow_custom_entries, **kwargs)
-            object.__setattr__(self, "defaulted_fields", defaulted_fields)
-            return unused
-        return super().update(defaults_only, allow_custom_entries, **kwargs)
+        is_default = defaults_only and kwargs == self._get_default_generation_params()
+        empty = {name for name in kwargs if getattr(self, name, None) is None}
+        unused = super().update(defaults_only, allow_custom_entries, **kwargs)
+        if is_default:
+            object.__setattr__(self, "defaulted_fields", defaulted_fields | empty)
+        return unused
 
     def to_dict(self) -> dict[str, object]:
         """Chosen values; None for the others."""
@@ -124,49 +123,52 @@ def force_token(scores: Tensor, rows_N: Tensor, token_id: int) -> Tensor:
     """The scores (N, V), in which these rows (N, Boolean) can choose this token alone."""
     forced_scores = torch.full_like(scores, float("-inf"))
     forced_scores[:, token_id] = 0
-    return torch.where(rows_N[:, None], forced_scores, scores)
+    return torch.where(rows_N.to(scores.device)[:, None], forced_scores, scores)
 
 
 def forbid_tokens(scores: Tensor, rows_N1: Tensor, token_ids: Sequence[int]) -> Tensor:
     """The scores (N, V); these rows (N, 1, Boolean) can choose none of these tokens, unless nothing else is left."""
     allowed = scores.clone()
     allowed[:, list(token_ids)] = float("-inf")
-    is_forced_N1 = (allowed == float("-inf")).all(1, keepdim=True)
+    is_forced_N1 = allowed.amax(1, keepdim=True) == float("-inf")
     return torch.where(rows_N1.to(scores.device) & ~is_forced_N1, allowed, scores)
 
 
-class PerSentenceMaxLength(LogitsProcessor):
-    """Logits processor that ends each sentence of a batch at its own limit, in target tokens.
+class PerSentenceLength(LogitsProcessor):
+    """Logits processor that ends each sentence of a batch at its own limit, and not before its own minimum.
 
-    With one limit for the whole batch, the length of a translation would depend on its neighbours. Every sentence has
-    the same number of rows of scores, its beams. From the limit on, each token is `token_id`: an end token, which ends
-    the sentence, or else padding. The `prompt_length` tokens before the target, here the start token, do not count.
+    With one limit for the whole batch, the length of a translation would depend on its neighbours. Lengths are in
+    target tokens, without the `prompt_length` tokens before them, here the start token; the minimum counts the end
+    token. Every sentence has the same number of rows of scores, its beams. From the limit on, each token is
+    `limit_token_id`: an end token, which ends the sentence, or else padding.
     """
 
-    def __init__(self, max_target_lengths: Sequence[int], *, token_id: int, prompt_length: int = 1) -> None:
-        self.max_target_lengths_B = torch.tensor(max_target_lengths)
-        self.token_id, self.prompt_length = token_id, prompt_length
+    def __init__(
+        self,
+        max_lengths: Sequence[int] | None = None,
+        limit_token_id: int = 0,
+        *,
+        min_lengths: Sequence[int] | None = None,
+        end_token_ids: Sequence[int] = (),
+        prompt_length: int = 1,
+    ) -> None:
+        self.max_lengths_B = None if max_lengths is None else torch.tensor(max_lengths)
+        self.min_lengths_B = None if min_lengths is None else torch.tensor(min_lengths)
+        self.limit_token_id, self.end_token_ids, self.prompt_length = limit_token_id, end_token_ids, prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - self.prompt_length).to(scores.device)
-        return force_token(scores, is_over_B.repeat_interleave(len(scores) // len(is_over_B)), self.token_id)
-
-
-class PerSentenceMinLength(LogitsProcessor):
-    """Logits processor that forbids end tokens before each sentence has its minimum number of target tokens.
-
-    The end token counts. Every sentence has the same number of rows of scores. The `prompt_length` tokens before the
-    target, here the start token, do not count.
-    """
-
-    def __init__(self, min_target_lengths: Sequence[int], end_token_ids: Sequence[int], prompt_length: int = 1) -> None:
-        self.min_target_lengths_B = torch.tensor(min_target_lengths)
-        self.end_token_ids, self.prompt_length = end_token_ids, prompt_length
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_early_B = input_ids.shape[1] - self.prompt_length + 1 < self.min_target_lengths_B
-        is_early_N1 = is_early_B.repeat_interleave(len(scores) // len(is_early_B))[:, None]
-        return forbid_tokens(scores, is_early_N1, self.end_token_ids)
+        num_tokens = input_ids.shape[1] - self.prompt_length
+        if self.min_lengths_B is not None:
+            is_early_B = num_tokens + 1 < self.min_lengths_B
+            if is_early_B.any():
+                is_early_N = is_early_B.repeat_interleave(len(scores) // len(is_early_B))
+                scores = forbid_tokens(scores, is_early_N[:, None], self.end_token_ids)
+        if self.max_lengths_B is not None:
+            is_over_B = self.max_lengths_B <= num_tokens
+            if is_over_B.any():
+                is_over_N = is_over_B.repeat_interleave(len(scores) // len(is_over_B))
+                scores = force_token(scores, is_over_N, self.limit_token_id)
+        return scores
 
 
 def max_target_lengths(lengths: Iterable[int], max_target_length: int | None) -> list[int]:
@@ -175,29 +177,6 @@ def max_target_lengths(lengths: Iterable[int], max_target_length: int | None) ->
     `max_target_length` is the decoder's maximum with the start token, None without one.
     """
     return [min(2 * (length - 1) + 50, (max_target_length or sys.maxsize) - 1) for length in lengths]
-
-
-def expected_length_limits(expected_B: Tensor, length_range: Any) -> tuple[list[int], list[int]]:
-    """The shortest and the longest translation of each sentence, in target tokens with `</s>`."""
-    low, high = validate_length_range(length_range)
-    expected = expected_B.tolist()
-    return [math.floor(low * one) for one in expected], [max(2, math.ceil(high * one)) for one in expected]
-
-
-def validate_length_range(length_range: Any) -> tuple[float, float]:
-    """The two factors; a ValueError unless they are numbers, the first from 0 on and not above the second."""
-    factors = list(length_range) if isinstance(length_range, (list, tuple)) else []
-    if (
-        len(factors) != 2
-        or any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in factors)
-        or not 0 <= factors[0] <= factors[1] < math.inf
-        or factors[1] == 0
-    ):
-        raise ValueError(
-            f"{EXPECTED_LENGTH_OPTION} must be two multiples of the expected length, from 0 on, the lower one first, "
-            f"but it is {length_range!r}; (0.8, 1.3) allows from a fifth fewer tokens to three tenths more."
-        )
-    return factors[0], factors[1]
 
 
 def with_expected_lengths(
@@ -215,20 +194,31 @@ def with_expected_lengths(
     options = {**options, EXPECTED_LENGTH_OPTION: None}  # it is read once
     if length_range is None:
         return options, None
-    validate_length_range(length_range)
+    low, high = validate_length_range(length_range)
     names = ("input_ids", "attention_mask", "encoder_outputs", "inputs_embeds")
     encoder_inputs = {name: source.get(name) for name in names}
     end_token_ids, pad_token_id = model.end_tokens(options, generation_config)
     ids, mask = encoder_inputs["input_ids"], encoder_inputs["attention_mask"]
     if mask is None and ids is not None and pad_token_id not in end_token_ids:
         encoder_inputs["attention_mask"] = (ids != pad_token_id).long()  # as transformers' `generate` does
-    lengths_B = model.expected_target_lengths(**encoder_inputs)
-    shortest, longest = expected_length_limits(lengths_B, length_range)
-    processors = options.get("logits_processor") or []
-    limiter = PerSentenceMinLength(shortest, end_token_ids)
-    room = (model.config.max_target_length or sys.maxsize) - 1
-    limits = [min(length - 1, room) for length in longest]  # without </s>
-    return options | {"logits_processor": LogitsProcessorList([*processors, limiter])}, limits
+    expected = model.expected_target_lengths(**encoder_inputs).tolist()
+    shortest = [math.floor(low * length) for length in expected]
+    limiter = PerSentenceLength(min_lengths=shortest, end_token_ids=end_token_ids)
+    longest = (model.config.max_target_length or sys.maxsize) - 1
+    limits = [min(max(2, math.ceil(high * length)) - 1, longest) for length in expected]  # without </s>
+    return with_processors(options, limiter), limits
+
+
+def validate_length_range(length_range: Any) -> tuple[float, float]:
+    """The two factors; a ValueError unless they are numbers, the first from 0 on and not above the second."""
+    factors = list(length_range) if isinstance(length_range, (list, tuple)) else []
+    are_numbers = all(isinstance(factor, (int, float)) and not isinstance(factor, bool) for factor in factors)
+    if len(factors) != 2 or not are_numbers or not 0 <= factors[0] <= factors[1] < math.inf or factors[1] == 0:
+        raise ValueError(
+            f"{EXPECTED_LENGTH_OPTION} must be two multiples of the expected length, from 0 on, the lower one first, "
+            f"but it is {length_range!r}; (0.8, 1.3) allows from a fifth fewer tokens to three tenths more."
+        )
+    return factors[0], factors[1]
 
 
 def with_length_limits(
@@ -239,12 +229,15 @@ def with_length_limits(
 ) -> GenerateOptions:
     """The options of `generate` with those that end each sentence at its limit."""
     end_token_ids, pad_token_id = model.end_tokens(options, generation_config)
-    limit_token_id = end_token_ids[0] if end_token_ids else pad_token_id
-    length_processor = PerSentenceMaxLength(max_target_lengths, token_id=limit_token_id)
-    processors = LogitsProcessorList([*(options.get("logits_processor") or []), length_processor])
+    limiter = PerSentenceLength(max_target_lengths, end_token_ids[0] if end_token_ids else pad_token_id)
     num_special_tokens = 2 if end_token_ids else 1  # the start token, and </s>
-    max_length = max(max_target_lengths) + num_special_tokens
-    return options | {"max_length": max_length, "max_new_tokens": None, "logits_processor": processors}
+    limits = {"max_length": max(max_target_lengths) + num_special_tokens, "max_new_tokens": None}
+    return with_processors(options, limiter) | limits
+
+
+def with_processors(options: GenerateOptions, *processors: LogitsProcessor) -> GenerateOptions:
+    """The options of `generate` with these logits processors after the given ones."""
+    return options | {"logits_processor": LogitsProcessorList([*(options.get("logits_processor") or []), *processors])}
 
 
 # Limits by source position.
@@ -268,14 +261,15 @@ class SourcePositionReader(LogitsProcessor):
 
     def take_steps(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The steps since the last call: the target tokens before each, the source's last position (N, 1), and the
-        step's (N, 1), in float64 as streaming has them.
-
-        A forward may compute several tokens, of which assisted decoding asks for each.
-        """
+        step's (N, 1), in float64 as streaming has them. A forward of assisted decoding computes several steps."""
         steps, self.steps = self.steps, []
         for num_cached, last_N1, positions_NT in steps:
             for token, position_N1 in enumerate(positions_NT.cpu().double().split(1, dim=1)):
                 yield int(num_cached) + token, last_N1.cpu(), position_N1
+
+    def has_ended(self, sentence: int, ids: Sequence[int]) -> bool:
+        """Whether this processor ended the translation of a sentence, with its start token and end token."""
+        return False
 
 
 class SourcePositionReaders(tuple[SourcePositionReader, ...]):
@@ -307,9 +301,8 @@ class SourceEndProcessor(SourcePositionReader):
             steps = self.take_steps()
             self.sees_end = {number: last_N1 - position_N1 < self.window for number, last_N1, position_N1 in steps}
         sees_end_N1 = self.sees_end.get(input_ids.shape[1] - 1)
-        if (
-            sees_end_N1 is None
-        ):  # scores of a draft model, to which assisted decoding passes the processors of the other
+        # Assisted decoding passes the processors to the draft model too, whose steps are not here.
+        if sees_end_N1 is None or sees_end_N1.all():
             return scores
         return forbid_tokens(scores, ~sees_end_N1, self.end_token_ids)
 
@@ -337,7 +330,7 @@ class SourceVisit:
 class SourcePositionLimit(SourcePositionReader):
     """Forces the end token in rows that have written `max_tokens` tokens at one source position.
 
-    Each of `num_sentences` has the same number of rows. `has_ended` says which translations ended thereby.
+    Each of `num_sentences` has the same number of rows.
     """
 
     def __init__(self, end_token_ids: Sequence[int], max_tokens: int, num_sentences: int) -> None:
@@ -358,9 +351,10 @@ class SourcePositionLimit(SourcePositionReader):
         if not must_end_N.any():
             return scores
         has_ended_N = torch.isin(ids_NT[:, 1:], self.end_token_ids).any(1)  # behind its end, a row goes on with padding
+        num_rows = len(ids_NT) // self.num_sentences
         for row in (must_end_N & ~has_ended_N).nonzero()[:, 0].tolist():
-            self.ended.add((row // self.rows_per_sentence(ids_NT), *ids_NT[row].tolist()))
-        return force_token(scores, must_end_N.to(scores.device), int(self.end_token_ids[0]))
+            self.ended.add((row // num_rows, *ids_NT[row].tolist()))
+        return force_token(scores, must_end_N, int(self.end_token_ids[0]))
 
     def count_steps(self, ids_NT: Tensor) -> None:
         """Take the steps since the last call, which had other rows before them in beam search."""
@@ -372,12 +366,9 @@ class SourcePositionLimit(SourcePositionReader):
         self.visits = dict(list(self.visits.items())[-NUM_KEPT_STEPS:])
         self.previous_ids_NT = ids_NT
 
-    def rows_per_sentence(self, ids_NT: Tensor) -> int:
-        return len(ids_NT) // self.num_sentences
-
     def parents(self, ids_NT: Tensor) -> Tensor:
         """For each row, one of the last call with these tokens (N). Equal tokens have equal positions."""
-        num_rows = self.rows_per_sentence(ids_NT)
+        num_rows = len(ids_NT) // self.num_sentences
         if num_rows == 1 or self.previous_ids_NT is None:
             return torch.arange(len(ids_NT))
         now, before = (ids.unflatten(0, (-1, num_rows)) for ids in (ids_NT, self.previous_ids_NT[:, : ids_NT.shape[1]]))
@@ -385,7 +376,6 @@ class SourcePositionLimit(SourcePositionReader):
         return (is_parent_BNN.int().argmax(-1) + torch.arange(0, len(ids_NT), num_rows)[:, None]).flatten()
 
     def has_ended(self, sentence: int, ids: Sequence[int]) -> bool:
-        """Whether the translation of a sentence, with its start token and end token, ended at this limit."""
         return (sentence, *ids[:-1]) in self.ended
 
 
@@ -404,15 +394,26 @@ def source_position_rules(
     options: Mapping[str, object],
     generation_config: GenerationConfig | None,
     num_sentences: int,
-) -> list[SourcePositionReader]:
-    """The processors of the options that read source positions; a ValueError for a model that has none."""
+) -> SourcePositionReaders:
+    """The processors of the options that read source positions.
+
+    A ValueError for another number than a limit can be, for a model without source positions, for one without a window
+    in the cross-attention, and for a limit without an end token.
+    """
     end_token_ids, _ = model.end_tokens(options, generation_config)
     requires_source_end, max_tokens = (
         explicit_option(name, options, generation_config, model.generation_config) for name in POSITION_OPTIONS
     )
+    if max_tokens is not None:
+        max_tokens = validate_position_limit(max_tokens)
+    for option, is_used in zip(POSITION_OPTIONS, (requires_source_end, max_tokens is not None), strict=True):
+        if is_used and not model.returns_source_positions:
+            raise ValueError(
+                f"{option} must be used with a model whose alignment says where in the source it is, but this "
+                f"{type(model).__name__} returns no source positions; leave it out."
+            )
     rules: list[SourcePositionReader] = []
     if requires_source_end:
-        require_source_positions(model, SOURCE_END_OPTION)
         if model.source_window is None:
             raise ValueError(
                 f"{SOURCE_END_OPTION} must be used with a window in the cross-attention, but this model has none; "
@@ -420,29 +421,10 @@ def source_position_rules(
             )
         rules.append(SourceEndProcessor(end_token_ids, model.source_window))
     if max_tokens is not None:
-        rules.append(position_limit(model, end_token_ids, max_tokens, num_sentences))
-    return rules
-
-
-def position_limit(
-    model: GeneratingModel, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
-) -> SourcePositionLimit:
-    """The processor that ends sentences after `max_tokens` tokens at one source position; a ValueError for another
-    number, without end tokens, and for a model that has no source positions."""
-    max_tokens = validate_position_limit(max_tokens)
-    require_source_positions(model, POSITION_LIMIT_OPTION)
-    if not end_token_ids:
-        raise ValueError(
-            f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave "
-            "the limit out."
-        )
-    return SourcePositionLimit(end_token_ids, max_tokens, num_sentences)
-
-
-def require_source_positions(model: GeneratingModel, option: str) -> None:
-    """Raise a ValueError for an option that reads source positions, of a model without them."""
-    if not model.returns_source_positions:
-        raise ValueError(
-            f"{option} must be used with a model whose alignment says where in the source it is, but this "
-            f"{type(model).__name__} returns no source positions; leave it out."
-        )
+        if not end_token_ids:
+            raise ValueError(
+                f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave "
+                "the limit out."
+            )
+        rules.append(SourcePositionLimit(end_token_ids, max_tokens, num_sentences))
+    return SourcePositionReaders(rules)

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translation from text to text, because transformers 5 has no pipeline for it.
 
-`translate` takes an encoder-decoder, or a decoder-only model that was trained on sources with their targets. For the
-latter the source is the prompt, and the target continues it:
+`translate` takes an encoder-decoder, or a decoder-only model that was trained on sources with their targets, such as a
+task's inputs with its answers. For the latter the source is the prompt, and the target continues it:
 
     source </s> target </s>
-
-is one sequence of tokens, as PosEncTokenizer encodes source and target one after the other. A task's input and answer
-are a source and a target.
 """
 
 import sys
@@ -20,28 +17,21 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..tokenizer.text import data_options, is_blank, validate_source_lengths, validate_texts
 from .limits import (
-    POSITION_LIMIT_OPTION,
     READERS_ARGUMENT,
     GenerateOptions,
     GeneratingModel,
-    PerSentenceMaxLength,
-    SourcePositionReaders,
+    PerSentenceLength,
     explicit_max_new_tokens,
     explicit_option,
     max_target_lengths,
-    position_limit,
+    source_position_rules,
     with_expected_lengths,
     with_length_limits,
+    with_processors,
 )
 
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
@@ -75,10 +65,8 @@ def validate_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
             )
     for name in ("pad_token_id", "eos_token_id"):
         tokenizer_id, config_id = getattr(tokenizer, name), getattr(config, name)
-        if name == "eos_token_id" and config_id is None:
-            continue
         config_ids = config_id if isinstance(config_id, list) else [config_id]
-        if tokenizer_id not in config_ids:
+        if tokenizer_id not in config_ids and (name, config_id) != ("eos_token_id", None):
             raise ValueError(
                 f"A model needs the tokenizer it was trained with, but this tokenizer's {name} is {tokenizer_id} "
                 f"and the model's {config_id}; load the tokenizer from the model's folder."
@@ -88,8 +76,8 @@ def validate_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
 def evaluation_view(model: ModelT, attn_implementation: str | None = None) -> ModelT:
     """The model in eval mode, with this attention back end if one is given: other objects, but the same parameters.
 
-    `training` and the attention back end are attributes of modules, which all threads share. A call that set and
-    restored them would change the calls that run at the same time, such as a step of training.
+    All threads share the modules of a model. A call that set and restored `training` there would change the calls that
+    run at the same time, such as a step of training.
     """
     views: dict[int, nn.Module] = {}
     configs: dict[int, PreTrainedConfig] = {}
@@ -178,14 +166,8 @@ def translate_in_batches(
     """
     order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: len(sources[i]), reverse=True)
     outputs = dict.fromkeys(range(len(sources)), ("", False))
-    with tqdm(
-        total=len(sources),
-        unit="sentence",
-        desc=description,
-        position=progress_position,
-        leave=False,
-        disable=not progress,
-    ) as progress_bar:
+    bar_options = {"desc": description, "position": progress_position, "leave": False, "disable": not progress}
+    with tqdm(total=len(sources), unit="sentence", **bar_options) as progress_bar:
         while order:
             num_sentences = max(1, min(batch_size, tokens_per_batch // len(sources[order[0]])))
             batch = order[:num_sentences]
@@ -194,10 +176,7 @@ def translate_in_batches(
             order = order[len(batch) :]
             outputs |= zip(batch, translate_batch([sources[i] for i in batch]), strict=True)
             progress_bar.update(len(batch))
-    in_order = [outputs[row] for row in range(len(sources))]
-    texts = [text for text, _ in in_order]
-    truncated = [is_truncated for _, is_truncated in in_order]
-    return TranslationOutput(texts, truncated)
+    return TranslationOutput([text for text, _ in outputs.values()], [truncated for _, truncated in outputs.values()])
 
 
 def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
@@ -214,18 +193,21 @@ def may_stop_early(options: Mapping[str, Any], *configs: GenerationConfig | None
     return any(explicit_option(name, options, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
 
 
-def truncate_at_end_token(
-    ids: list[int], max_length: int, end_token_ids: list[int], pad_token_id: int | None
-) -> tuple[list[int], bool]:
-    """Generated `ids` up to the first end token, and whether they reached `max_length` without one.
+def truncate_at_end_tokens(
+    sequences: Sequence[list[int]], limits: Sequence[int], end_token_ids: Sequence[int], pad_token_id: int | None
+) -> tuple[list[list[int]], list[bool]]:
+    """Generated tokens up to the first end token of each sequence, and whether they reached their limit without one.
 
     If a call stopped for another reason, such as a time limit, its last tokens are `pad_token_id`; None if it cannot
     have done so.
     """
-    for number, token in enumerate(ids, 1):
-        if token in end_token_ids:
-            return ids[:number], False
-    return ids, len(ids) == max_length and ids[-1:] != [pad_token_id]
+    kept, truncated = [], []
+    for ids, limit in zip(sequences, limits, strict=True):
+        ids = ids[:limit]
+        length = next((number for number, token in enumerate(ids, 1) if token in end_token_ids), None)
+        kept.append(ids[:length])
+        truncated.append(length is None and len(ids) == limit and ids[-1:] != [pad_token_id])
+    return kept, truncated
 
 
 def decoding_defaults(config: GenerationConfig | None) -> GenerateOptions:
@@ -255,38 +237,15 @@ def translate_sources(
             max_length -= 1  # a forced end token is not the model's: such a sentence is truncated
         max_lengths = [max_length] * len(sources)
     end_token_ids, pad_token_id = model.end_tokens(generate, config)
-    sequences, ending_limit = generate_limited(model, inputs, configs, tokenizer=tokenizer, **generate)
-    outputs = []
-    for row, (ids, max_length) in enumerate(zip(sequences, max_lengths, strict=True)):
-        tokens, is_truncated = truncate_at_end_token(
-            ids[1 : max_length + 1],
-            max_length,
-            end_token_ids,
-            pad_token_id if may_stop_early(generate, *configs) else None,
-        )
-        if ending_limit is not None and ending_limit.has_ended(row, [ids[0], *tokens]):
-            is_truncated = True
-        outputs.append((tokens, is_truncated))
-    texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)
-    return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
-
-
-def generate_limited(
-    model: GeneratingModel, inputs: Mapping[str, Any], configs: Sequence[GenerationConfig | None], **generate: Any
-) -> tuple[list[list[int]], Any]:
-    """The generated tokens of each sentence, and the limit by source position that may have ended some, or None.
-
-    The options also hold the tokenizer, which `generate` needs for stop strings.
-    """
-    max_tokens = explicit_option(POSITION_LIMIT_OPTION, generate, *configs)
-    if max_tokens is None:
-        return model.generate(**inputs, **generate).tolist(), None
-    end_token_ids, _ = model.end_tokens(generate, configs[0])
-    ending_limit = position_limit(model, end_token_ids, max_tokens, len(inputs["input_ids"]))
-    processors = [ending_limit, *(generate.get("logits_processor") or [])]
-    options = generate | {"logits_processor": processors, POSITION_LIMIT_OPTION: None}
-    options[READERS_ARGUMENT] = SourcePositionReaders((ending_limit,))
-    return model.generate(**inputs, **options).tolist(), ending_limit
+    is_padded_early = may_stop_early(generate, *configs)
+    rules = source_position_rules(model, generate, config, len(sources))
+    sequences = model.generate(**inputs, tokenizer=tokenizer, **generate | {READERS_ARGUMENT: rules}).tolist()
+    kept, truncated = truncate_at_end_tokens(
+        [ids[1:] for ids in sequences], max_lengths, end_token_ids, pad_token_id if is_padded_early else None
+    )
+    for row, ids in enumerate(kept):
+        truncated[row] |= any(rule.has_ended(row, [sequences[row][0], *ids]) for rule in rules)
+    return list(zip(tokenizer.batch_decode(kept, skip_special_tokens=True), truncated, strict=True))
 
 
 def continue_prompts(
@@ -304,9 +263,8 @@ def continue_prompts(
         groups = [list(group) for _, group in groupby(sources, key=len)]
         return [output for group in groups for output in continue_prompts(model, group, tokenizer, **generate)]
     end_token_id = tokenizer.eos_token_id
-    limiter = PerSentenceMaxLength(limits, token_id=end_token_id, prompt_length=width)
-    generate |= {
-        "logits_processor": LogitsProcessorList([*(generate.pop("logits_processor", None) or []), limiter]),
+    limiter = PerSentenceLength(limits, end_token_id, prompt_length=width)
+    generate = with_processors(generate, limiter) | {
         "max_new_tokens": num_steps,
         "max_length": None,
         "eos_token_id": end_token_id,
@@ -314,12 +272,10 @@ def continue_prompts(
     }
     is_padded_early = may_stop_early(generate, config, model.generation_config)
     sequences = model.generate(**inputs, tokenizer=tokenizer, **generate)[:, width:].tolist()
-    outputs = [
-        truncate_at_end_token(ids[:limit], limit, [end_token_id], tokenizer.pad_token_id if is_padded_early else None)
-        for ids, limit in zip(sequences, limits, strict=True)
-    ]
-    texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)
-    return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
+    kept, truncated = truncate_at_end_tokens(
+        sequences, limits, [end_token_id], tokenizer.pad_token_id if is_padded_early else None
+    )
+    return list(zip(tokenizer.batch_decode(kept, skip_special_tokens=True), truncated, strict=True))
 
 
 def max_continuation_lengths(

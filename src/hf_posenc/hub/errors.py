@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors for names that are misspelt, and for files of others that cannot be read.
 
-A reader of saved files raises one ValueError of one line that names the folder and the file.
-
-Checkpoints come from anyone. transformers, tokenizers, safetensors, onnxruntime and CTranslate2 raise errors of twenty
-types for a file that is cut or has a value of another kind, and most name no file.
+A reader of saved files raises one ValueError of one line that names the folder and the file. The packages that parse
+them raise errors of twenty types for a file that is cut or has a value of another kind, and most name no file.
 """
 
 import difflib
@@ -31,9 +29,6 @@ def validate_names(names: Iterable[str], known: Iterable[str], owner: str) -> No
             raise ValueError(f"{owner} has no key {name!r}; the nearest one is {closest_name(name, known)!r}.")
 
 
-__all__ = ["closest_name", "validate_names"]
-
-
 # The files that are read of a checkpoint, as patterns.
 CONFIG_FILES = ("config.json",)
 MODEL_FILES = (*CONFIG_FILES, "generation_config.json", "model*.safetensors", "model*.index.json")
@@ -53,8 +48,7 @@ MAX_NAMES = 6
 
 @contextmanager
 def explain_unreadable(name: object, patterns: Sequence[str], keywords: Collection[str] = ()) -> Iterator[None]:
-    """Context manager: an error in reading a checkpoint's files becomes a ValueError with folder, file and remedy. A
-    ValueError keeps its sentence, behind folder and file.
+    """Context manager: an error in reading a checkpoint's files becomes a ValueError with folder, file and remedy.
 
     `name` is a folder or a name on the Hub, or None; `patterns` are of the files that are read, and `keywords` those of
     the caller, who is at fault in an error that mentions one. Such an error stays as it is. So do lack of memory, a
@@ -92,8 +86,7 @@ def mentions(message: str, keywords: Collection[str]) -> bool:
 def suspects(folder: Path, patterns: Sequence[str]) -> list[str]:
     """The names of the files that cannot be parsed; if each of them can, of all that are read, or their patterns."""
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
-    unparsed = [file.name for file in files if not can_be_parsed(file)]
-    names = unparsed or [file.name for file in files]
+    names = [file.name for file in files if not can_be_parsed(file)] or [file.name for file in files]
     return names if 0 < len(names) <= MAX_NAMES else list(patterns)
 
 

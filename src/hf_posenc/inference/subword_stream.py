@@ -4,10 +4,12 @@ Both are exact: however a text is cut, its subwords are those of the whole text,
 those of the whole translation.
 """
 
-from tokenizers import Tokenizer
+import json
 
-from ..tokenizer.normalization import build_normalizer, split_normalizer
-from ..tokenizer.subwords import BYTE_TOKENS, reads_pretokens
+from tokenizers import Tokenizer, normalizers
+from tokenizers.models import BPE
+
+from ..tokenizer.subwords import BYTE_TOKENS, build_normalizer, pretokenizer, split_normalizer
 from ..tokenizer.text import is_blank, validate_utf8
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 
@@ -19,7 +21,7 @@ class StreamNormalizer:
     """The normalized text of a text that is still being read, each character as soon as no later text can change it.
 
     Every step normalizes the characters of a word one by one, and may remove whitespace and punctuation at the ends of
-    a text or merge them into one space (normalization.py). Therefore all is fixed but such characters at the end.
+    a text or merge them into one space (tokenizer/subwords.py). Therefore all is fixed but such characters at the end.
     """
 
     def __init__(self, steps: list[str]) -> None:
@@ -172,3 +174,14 @@ def validate_tokenizer_streams(tokenizer: object) -> None:
             f"Streaming must read a text as subwords alone, but this tokenizer also has the added tokens or tags "
             f"{', '.join(map(repr, added[:5]))}; use a tokenizer without them, or translate the text as a whole."
         )
+
+
+def reads_pretokens(backend: Tokenizer) -> bool:
+    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`.
+
+    Normalization steps before that make no difference.
+    """
+    ours = Tokenizer(BPE())
+    ours.normalizer, ours.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
+    theirs, reference = (json.loads(tokenizer.to_str())["pre_tokenizer"] for tokenizer in (backend, ours))
+    return theirs == reference and split_normalizer(backend)[1] == split_normalizer(ours)[1]

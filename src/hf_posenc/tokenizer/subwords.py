@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword vocabularies and special tokens: byte-pair encoding and unigram, with bytes for unknown characters.
+"""Subword vocabularies, special tokens and normalization: what the package tokenizers stores in tokenizer.json.
 
 Byte-pair encoding: start with characters and merge the most frequent pair of neighbours until the vocabulary is full.
 Rico Sennrich, Barry Haddow, Alexandra Birch. Neural Machine Translation of Rare Words with Subword Units. ACL 2016.
@@ -13,18 +13,21 @@ Taku Kudo. Subword Regularization: Improving Neural Network Translation Models w
 Departures: a subword includes the space before it. (SentencePiece writes that space as U+2581; here it remains a space,
 and a text with U+2581 is decoded unchanged.) A character that is not in the training texts becomes its UTF-8 bytes
 instead of an unknown token. The unigram model always takes the best segmentation and samples none.
+
+Normalization steps change a text before it is split. Each is idempotent, and saved with the tokenizer.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 from transformers import PreTrainedTokenizerFast
 
-from .normalization import split_normalizer
+from ..hub.errors import closest_name
 from .text import validate_utf8
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -52,14 +55,12 @@ def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Toke
             characters.update(text)
             yield text
 
-    trainer_options = {
-        "vocab_size": max(vocab_size, 0),
-        "special_tokens": RESERVED_TOKENS,
-        "show_progress": sys.stderr.isatty(),
-    }
+    trainer = trainer_class(
+        vocab_size=max(vocab_size, 0), special_tokens=RESERVED_TOKENS, show_progress=sys.stderr.isatty()
+    )
     try:
-        learner.train_from_iterator(validated_texts(), trainer_class(**trainer_options))
-    except Exception:  # the unigram trainer raises a bare Exception if the characters do not fit
+        learner.train_from_iterator(validated_texts(), trainer)
+    except Exception:  # the unigram trainer raises a bare one if the characters do not fit
         validate_vocab_size(characters, vocab_size)
         raise
     validate_vocab_size(characters, vocab_size)
@@ -86,11 +87,12 @@ def validate_vocab_size(characters: set[str], vocab_size: int) -> None:
             "A tokenizer must be trained on at least one character, but the texts are empty; "
             "check their files and filters."
         )
-    min_size = len(RESERVED_TOKENS) + len(characters | {" "})
+    num_characters = len(characters | {" "})
+    min_size = len(RESERVED_TOKENS) + num_characters
     if min_size > vocab_size:
         raise ValueError(
             f"vocab_size must have room for {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes and the "
-            f"{len(characters | {' '})} different characters of the texts, but it is {vocab_size}; "
+            f"{num_characters} different characters of the texts, but it is {vocab_size}; "
             f"use at least {min_size}, and more for longer subwords."
         )
 
@@ -127,27 +129,10 @@ def pretokenizer() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), "isolated")
 
 
-def reads_pretokens(backend: Tokenizer) -> bool:
-    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`.
-
-    Normalization steps before that make no difference.
-    """
-    ours = Tokenizer(BPE())
-    ours.normalizer, ours.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
-    theirs, reference = (json.loads(tokenizer.to_str())["pre_tokenizer"] for tokenizer in (backend, ours))
-    return theirs == reference and split_normalizer(backend)[1] == split_normalizer(ours)[1]
-
-
 def append_token_processor(token: str, number: int) -> processors.PostProcessor:
     """A post-processor that appends `token`, whose id is `number`, to each text."""
-    return processors.TemplateProcessing(
-        single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, number)]
-    )
-
-
-def prepend_token_processor(token: str, number: int) -> processors.PostProcessor:
-    """A post-processor that puts `token`, whose id is `number`, before each text."""
-    return processors.TemplateProcessing(single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, number)])
+    pair = f"$A {token} $B {token}"
+    return processors.TemplateProcessing(single=f"$A {token}", pair=pair, special_tokens=[(token, number)])
 
 
 def validate_tags(tags: Sequence[str]) -> None:
@@ -191,3 +176,75 @@ def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer
         if token["content"] in tags:
             token["special"] = False
     return Tokenizer.from_str(json.dumps(state))
+
+
+# Normalization.
+
+State = dict[str, Any]  # a normalizer as in tokenizer.json
+
+
+def no_punctuation() -> normalizers.Normalizer:
+    """Each run of punctuation marks and whitespace as one space, none at either end: `T-Shirt.` is `T Shirt`."""
+    return normalizers.Sequence([normalizers.Replace(Regex(r"[\p{P}\s]+"), " "), normalizers.Strip()])
+
+
+NORMALIZATION_STEPS: dict[str, Callable[[], normalizers.Normalizer]] = {
+    "lowercase": normalizers.Lowercase,
+    "no_punctuation": no_punctuation,
+}
+
+
+def validate_steps(steps: Sequence[str]) -> None:
+    """Raise a ValueError for an unknown step, and for one that is given twice."""
+    if isinstance(steps, str):
+        raise ValueError(f"Normalization must be a list of steps, but it is the text {steps!r}; write [{steps!r}].")
+    for step in steps:
+        if step not in NORMALIZATION_STEPS:
+            raise ValueError(
+                f"A normalization step must be one of {', '.join(NORMALIZATION_STEPS)}, but it is {step!r}; the "
+                f"nearest one is {closest_name(str(step), NORMALIZATION_STEPS)!r}."
+            )
+    if len(set(steps)) < len(steps):
+        raise ValueError(f"Each normalization step must be given once, but they are {list(steps)}; remove the repeats.")
+
+
+def build_normalizer(steps: Sequence[str]) -> normalizers.Normalizer:
+    """The steps in their order as one normalizer."""
+    return normalizers.Sequence([NORMALIZATION_STEPS[step]() for step in steps])
+
+
+def with_steps(backend: Tokenizer, steps: Sequence[str]) -> Tokenizer:
+    """A copy of the backend that applies `steps`, and no other steps, before its own normalizer."""
+    state = json.loads(backend.to_str())
+    states = [state for step in steps for state in step_states()[step]] + split_normalizer(backend)[1]
+    state["normalizer"] = {"type": "Sequence", "normalizers": states} if len(states) > 1 else next(iter(states), None)
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def split_normalizer(backend: Tokenizer) -> tuple[list[str], list[State]]:
+    """The steps at the head of a backend's normalizer, and the normalizers behind them as in tokenizer.json."""
+    own = flat_states(backend)
+    steps: list[str] = []
+    while step := next((name for name, states in step_states().items() if own[: len(states)] == states), None):
+        steps.append(step)
+        own = own[len(step_states()[step]) :]
+    return steps, own
+
+
+@cache
+def step_states() -> dict[str, list[State]]:
+    """Each step as in tokenizer.json."""
+    states = {}
+    for step, build in NORMALIZATION_STEPS.items():
+        backend = Tokenizer(BPE())
+        backend.normalizer = build()
+        states[step] = flat_states(backend)
+    return states
+
+
+def flat_states(backend: Tokenizer) -> list[State]:
+    """A backend's normalizers as in tokenizer.json: tokenizers saves nested sequences as one."""
+    state = json.loads(backend.to_str())["normalizer"]
+    if state is None:
+        return []
+    return state["normalizers"] if state["type"] == "Sequence" else [state]

@@ -7,6 +7,7 @@ import regex
 from transformers import PreTrainedTokenizerBase
 
 BLANKS = regex.compile(r"\p{White_Space}*")
+TEXT_LABEL = "texts[{}]".format  # the name of a text in an error message
 UNBOUNDED_ENCODING_REMEDY = "choose a model whose encoding is defined at every length"
 
 
@@ -15,17 +16,12 @@ def is_blank(text: str) -> bool:
     return BLANKS.fullmatch(text) is not None
 
 
-def text_label(number: int) -> str:
-    """The name of one of the `texts` in an error message."""
-    return f"texts[{number}]"
-
-
 def data_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
     """The options of a tokenizer's call that read no special token in a text; none for a class without them."""
     return getattr(tokenizer, "data_options", {})
 
 
-def validate_texts(texts: Iterable[str], label: Callable[[int], str] = text_label) -> list[str]:
+def validate_texts(texts: Iterable[str], label: Callable[[int], str] = TEXT_LABEL) -> list[str]:
     """The texts as a list; a TypeError for a bare string or an item that is no string, a ValueError for bad UTF-8."""
     if isinstance(texts, str):
         raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
@@ -40,7 +36,7 @@ def validate_texts(texts: Iterable[str], label: Callable[[int], str] = text_labe
 def validate_source_lengths(
     sources: Sequence[list[int]],
     max_length: int | None,
-    label: Callable[[int], str] = text_label,
+    label: Callable[[int], str] = TEXT_LABEL,
     remedy: str = UNBOUNDED_ENCODING_REMEDY,
 ) -> None:
     """Raise a ValueError for the first source (token ids) of more than `max_length` tokens; None for no maximum."""

@@ -9,25 +9,26 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.processors import PostProcessor
+from tokenizers.processors import TemplateProcessing
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..hub.errors import TOKENIZER_FILES, explain_unreadable
-from .normalization import split_normalizer, validate_steps, with_steps
 from .subwords import (
     SPECIAL_TOKENS,
     SUBWORD_MODELS,
     append_token_processor,
     existing_special_tokens,
-    prepend_token_processor,
+    split_normalizer,
     to_added_token,
     train_subwords,
+    validate_steps,
     validate_tags,
+    with_steps,
     with_tags_read_in_text,
 )
 
-# Padding and truncation are state of the backend, which each call sets. Therefore calls encode one at a time, and each
-# resets the state: it must not be saved or hashed.
+# Padding and truncation are state of the backend, which each call sets, and resets because it must not be saved or
+# hashed. Therefore calls encode one at a time.
 ENCODING_LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a forked process must not start with a lock that no thread in it releases
     os.register_at_fork(
@@ -47,8 +48,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     from `from_fast_tokenizer` the text is what its subwords preserve.) Threads may share a tokenizer.
 
     The tokenizer of a decoder-only model, `as_reader`, reads special tokens in a text instead, because chat templates
-    and trainers write them as text. Where a text is data, of a user or of a corpus, this package passes
-    `data_options`: `translate` and the reading of corpora never find a special token in a text, with any tokenizer.
+    and trainers write them as text. With `data_options`, as in `translate`, no tokenizer finds one in a text.
 
     Tags are special tokens that are recognized in a text, such as `<2en>`: `train(tags=...)`, or
     `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` has one token more than `text`.
@@ -139,7 +139,9 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
             if tokenizer("")["input_ids"] == [tokenizer.eos_token_id] and tokenizer.split_special_tokens:
                 return tokenizer
             tokenizer = tokenizer._reading(special_tokens=False)
-            return tokenizer._with_processor(append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id))
+            processor = append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id)
+            tokenizer._tokenizer.post_processor = processor
+            return tokenizer
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
                 "An existing tokenizer must be a fast one, with a tokenizer.json, but "
@@ -175,18 +177,17 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     def for_prompts(self) -> "PosEncTokenizer":
         """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model. It
         reads the special tokens in a text, such as the `</s>` that trainers of transformers append."""
-        return self.as_reader()._with_processor(prepend_token_processor(self.bos_token, self.bos_token_id))
+        tokenizer, start = self.as_reader(), self.bos_token
+        tokenizer._tokenizer.post_processor = TemplateProcessing(
+            single=f"{start} $A", pair=f"{start} $A $B", special_tokens=[(start, self.bos_token_id)]
+        )
+        return tokenizer
 
     def _reading(self, *, special_tokens: bool) -> "PosEncTokenizer":
         tokenizer = copy.deepcopy(self)
         tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = not special_tokens
         for backend in filter(None, (tokenizer._tokenizer, tokenizer._target)):
             backend.encode_special_tokens = not special_tokens
-        return tokenizer
-
-    def _with_processor(self, processor: PostProcessor) -> "PosEncTokenizer":
-        tokenizer = copy.deepcopy(self)
-        tokenizer._tokenizer.post_processor = processor
         return tokenizer
 
     @property
@@ -278,19 +279,18 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """
         new_special_tokens = dict(special_tokens_dict)
         for key in {"extra_special_tokens", "additional_special_tokens"} & new_special_tokens.keys():
+            tags = new_special_tokens[key]
             new_special_tokens[key] = [
-                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag
-                for tag in new_special_tokens[key]
+                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag for tag in tags
             ]
         previous_tags = self._extra_special_tokens
         added = super().add_special_tokens(new_special_tokens, replace_extra_special_tokens)
-        self._extra_special_tokens = list(
-            {str(tag): tag for tag in (*previous_tags, *self._extra_special_tokens)}.values()
-        )
+        tags_by_name = {str(tag): tag for tag in (*previous_tags, *self._extra_special_tokens)}
+        self._extra_special_tokens = list(tags_by_name.values())
         return added
 
     def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
-        """Add tokens to both vocabularies; tags are not special in the backend, which skips special tokens in texts."""
+        # Tags are not special in the backend, which skips special tokens in texts.
         if self._is_target_view:
             raise ValueError(
                 "Tokens must be added to both vocabularies at once, but this is the target's side alone; call the "

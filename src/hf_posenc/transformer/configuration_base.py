@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of all configs of the family: validated keywords, saved fields of other versions, shared fields."""
+"""Base classes of all configs of the family: validated keywords, saved fields of other versions, shared fields."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -16,9 +17,8 @@ from ..generation.model_inputs import CACHE_NAMES
 from ..hub.errors import CONFIG_FILES, closest_name, explain_unreadable
 from ..hub.version import __version__
 
-# Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or
-# not, stores every unknown keyword: a misspelt `dropuot=0.3` would be saved and change nothing. A keyword that a newer
-# transformers adds is refused by name, and belongs here.
+# Keywords that transformers passes to any config beyond its fields. Others are refused: PreTrainedConfig would save a
+# misspelt `dropuot=0.3`, which changes nothing. A keyword that a newer transformers adds belongs here.
 UPSTREAM_KEYWORDS = {
     "_commit_hash", "_name_or_path", "attn_implementation", "auto_map", "experts_implementation", "model_type",
     "name_or_path", "num_labels", "output_attentions", "per_layer_config", "quantization_config", "rope_scaling",
@@ -33,7 +33,7 @@ class BaseConfig(PreTrainedConfig):
     """Fields of every model of the family, their validation, and the loading of saved ones."""
 
     keys_to_ignore_at_inference = [*CACHE_NAMES, "source_positions"]
-    # A saved config has its code next to it, and names the classes in that code for all Auto classes.
+    # The classes in the code next to a saved config, by their Auto class.
     auto_classes: ClassVar[dict[str, str]]
     # Writes a checkpoint's code into its folder. The package sets it; in the code of a checkpoint, whose files
     # transformers copies, it is None.
@@ -88,8 +88,8 @@ class BaseConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         """transformers' `from_dict`, with keywords that replace saved fields before validation.
 
-        An error names the version that saved the config, and the folder where AutoConfig gives it. Unknown fields in a
-        config of this version are fields that a user added: they are kept, with a warning.
+        An error names the version that saved the config, and its folder if AutoConfig gives it. Unknown fields in a
+        config of this version are a user's: they are kept, with a warning.
         """
         with explain_unreadable(kwargs.get("name_or_path"), CONFIG_FILES, kwargs):
             return cls._from_saved_fields(config_dict, **kwargs)
@@ -97,30 +97,34 @@ class BaseConfig(PreTrainedConfig):
     @classmethod
     def _from_saved_fields(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         for name, value in config_dict.items():
-            if "implementation" in name and "/" in str(
-                value
-            ):  # a kernel of the Hub, which is code that the caller did not choose
+            if "implementation" in name and "/" in str(value):  # a kernel of the Hub
                 raise ValueError(
                     f"A saved config must name no code from elsewhere, but it has {name}={value!r}; remove it, "
                     "and give it to from_pretrained if you trust it."
                 )
-        cls._validate_model_type(config_dict.get("model_type"))
+        if (model_type := config_dict.get("model_type")) not in (None, "", cls.model_type):
+            raise ValueError(
+                f"{cls.__name__} reads configs of model_type={cls.model_type!r}, but this one has {model_type!r}; load "
+                "it with AutoConfig, and its model with the Auto class that its auto_map names."
+            )
         own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
-        unknown_fields = {}
-        if config_dict.get("hf_posenc_version") == __version__:  # another version may have fields of its own
-            unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
-            for name in unknown_fields:
-                warnings.warn(
-                    f"{name!r} is no field of {cls.__name__} and has no effect on the model; the nearest field is "
-                    f"{cls.nearest_field(name)!r}.",
-                    stacklevel=3,
-                )
-        fields_read = {name: value for name, value in (config_dict | overrides).items() if name not in unknown_fields}
+        unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
+        if config_dict.get("hf_posenc_version") != __version__:  # another version may have fields of its own
+            unknown_fields = {}
+        for name in unknown_fields:
+            warnings.warn(
+                f"{name!r} is no field of {cls.__name__} and has no effect on the model; the nearest field is "
+                f"{cls.nearest_field(name)!r}.",
+                stacklevel=3,
+            )
+        config_dict = config_dict | overrides
         try:
-            loaded = super().from_dict(fields_read, **kwargs)
+            loaded = super().from_dict(
+                {name: value for name, value in config_dict.items() if name not in unknown_fields}, **kwargs
+            )
         except (ValueError, StrictDataclassError) as error:
-            if (hint := cls.hint(config_dict | overrides)) is None:
+            if (hint := cls.hint(config_dict)) is None:
                 raise
             raise ValueError(f"{error} {hint}") from error
         for name, value in unknown_fields.items():
@@ -153,15 +157,6 @@ class BaseConfig(PreTrainedConfig):
     def nearest_field(cls, name: str) -> str:
         """The field most like a misspelt `name`, for error messages."""
         return closest_name(name, cls.known_keywords())
-
-    @classmethod
-    def _validate_model_type(cls, model_type: object) -> None:
-        """Raise a ValueError for a saved config of another model type, whose fields this class would misread."""
-        if model_type not in (None, "", cls.model_type):
-            raise ValueError(
-                f"{cls.__name__} reads configs of model_type={cls.model_type!r}, but this one has {model_type!r}; load "
-                "it with AutoConfig, and its model with the Auto class that its auto_map names."
-            )
 
     def check_keywords(self, kwargs: Iterable[str]) -> None:
         for name in kwargs:
@@ -221,3 +216,72 @@ class BaseConfig(PreTrainedConfig):
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
         """The type of each layer of the decoder's self-attention cache, by transformers' names."""
         raise NotImplementedError
+
+
+# The section on these fields in the docstring of every config.
+SHARED_FIELDS = """    Vocabularies, embeddings, initialization, generation
+        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
+        `scale_embedding`: multiply embeddings by sqrt(d_model).
+        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
+        `tie_word_embeddings`: the output projection is the target's embedding table.
+        `output_bias`: whether the output projection has a bias.
+        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
+            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
+        `use_cache`: whether generating caches keys, values and states.
+        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
+        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
+"""
+
+
+@strict
+class SharedConfig(BaseConfig):
+    """Fields of every encoder-decoder of the family, named as BART's and Marian's, and their validation."""
+
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    share_encoder_decoder_embeddings: bool = False
+    output_bias: bool = False
+    is_encoder_decoder: bool = True
+    decoder_start_token_id: int | None = 1
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"Shared embeddings need one vocabulary, but vocab_size={self.vocab_size} and decoder_vocab_size="
+                f"{self.decoder_vocab_size}; make them equal or set share_encoder_decoder_embeddings=False."
+            )
+
+    @property
+    def target_vocab_size(self) -> int:
+        """`decoder_vocab_size` as an integer: it is None only before `__post_init__`."""
+        return cast(int, self.decoder_vocab_size)
+
+    @property
+    def max_target_length(self) -> int | None:
+        """The decoder's maximum number of tokens, with the start token; None without a maximum."""
+        return None
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """This config as one stack sees it, for transformers' caches.
+
+        Every field that starts with `decoder_` (or `encoder_`) loses that prefix in the view, new fields too:
+        `decoder_start_token_id` is `start_token_id` there. Therefore only a stack's own field may have the prefix.
+        """
+        if bool(decoder) == bool(encoder):
+            return self
+        view, side = copy(self), "decoder_" if decoder else "encoder_"
+        names = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}
+        for name in [name for name in vars(self) if name.startswith(side)]:
+            field = name.removeprefix(side)
+            field = names.get(field, field)
+            value = getattr(view, name)
+            delattr(view, name)
+            setattr(view, self.attribute_map.get(field, field), value)
+        if decoder:
+            view.layer_types = self.decoder_cache_layer_types(view.num_hidden_layers)
+        return view

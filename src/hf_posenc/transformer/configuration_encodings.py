@@ -8,10 +8,12 @@ from textwrap import fill
 from typing import Any, ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import RopeParameters
 
 from ..encodings.base import EncodingParameter, StackSpec
-from ..encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
-from ..hub.errors import validate_names
+from ..encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum, side_entries
+from ..hub.errors import closest_name, validate_names
 from .configuration_base import BaseConfig
 
 # Keys of `rope_parameters` of every `rope_type`: what is rotated, and how fast.
@@ -20,7 +22,7 @@ COMMON_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 
 @strict
 class EncodingsConfig(BaseConfig):
-    """A config with position encodings: the parameters of those of each side.
+    """A Transformer's config: fields of every one, and the parameters of the encodings of each side.
 
     `encoding_type_fields`: by side, the field that names its encoding. `heads_fields`, `width_field`: the fields of a
     side's number of heads and of the model's width, for errors.
@@ -30,11 +32,23 @@ class EncodingsConfig(BaseConfig):
     heads_fields: ClassVar[dict[str, str]]
     width_field: ClassVar[str]
 
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    layer_norm_eps: float = 1e-5
+    normalize_embedding: bool = False
+    rope_parameters: RopeParameters | dict | None = None
+
     def __post_init__(self, **kwargs: Any) -> None:
         parameters = self.parameter_fields()
         for name, parameter in parameters.items():
             setattr(self, name, kwargs.pop(name, parameter.default if name == parameter.name else None))
         super().__post_init__(**kwargs)
+        activation_field = self.attribute_map.get("activation_function", "activation_function")
+        if (activation := getattr(self, activation_field)) not in ACT2FN:
+            raise ValueError(
+                f"{activation_field} must be a name of transformers' ACT2FN, but it is {activation!r}; the nearest one "
+                f"is {closest_name(activation, ACT2FN)!r}."
+            )
         for name, parameter in parameters.items():
             if (value := getattr(self, name)) is not None or name == parameter.name:
                 replace(parameter, name=name).validate(value)
@@ -78,19 +92,23 @@ class EncodingsConfig(BaseConfig):
     @classmethod
     def hint(cls, config_dict: Mapping[str, object]) -> str | None:
         hint = super().hint(config_dict)
-        if hint is not None:
-            return hint
         sums = [str(config_dict.get(field) or "none") for field in cls.encoding_type_fields.values()]
-        if not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
+        if hint is None and not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
             hint = "If it is an encoding of your own, import the file that registers it first."
             if cls.write_code is None:  # this code came with a checkpoint
                 hint += " The code of a checkpoint has the encodings of its own config alone; hf_posenc has all."
-            return hint
-        return None
+        return hint
 
     def side(self, name: str) -> StackSpec:
         """Sizes and encodings of one attention; `name` is a key of `encoding_type_fields`."""
         raise NotImplementedError
+
+    def stack_spec(self, name: str, encoding: str, layers: int, heads: int, ffn_dim: int, vocab_size: int) -> StackSpec:
+        """The sizes and encodings of one attention; a ValueError for an invalid `encoding`, a name or a sum."""
+        names = parse_sum(encoding, self.encoding_type_fields[name])
+        encodings = {name: POSITION_ENCODINGS[name].encoding for name in names}
+        head_dim = self.d_model // heads if heads > 0 else 0
+        return StackSpec(name, encoding, layers, heads, ffn_dim, vocab_size, head_dim, encodings)
 
     @property
     def sides(self) -> list[StackSpec]:
@@ -145,21 +163,15 @@ class EncodingsConfig(BaseConfig):
         )
 
     @property
-    def position_encodings_in_use(self) -> list[str]:
-        """The names of the encodings of all sides, with repetitions."""
-        return [name for side in self.sides for name in side.encodings]
-
-    @property
     def parameter_fields_in_use(self) -> list[str]:
         """The fields that the sides' encodings read, in order."""
-        names = [
-            parameter.name
-            if side.name != "cross" or getattr(self, f"cross_{parameter.name}") is None
-            else f"cross_{parameter.name}"
-            for side in self.sides
-            for entry in side_entries(side).values()
-            for parameter in entry.config_parameters
-        ]
+        names = []
+        for side in self.sides:
+            for entry in side_entries(side).values():
+                for parameter in entry.config_parameters:
+                    cross_name = f"cross_{parameter.name}"
+                    is_cross = side.name == "cross" and getattr(self, cross_name) is not None
+                    names.append(cross_name if is_cross else parameter.name)
         return list(dict.fromkeys(names))
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
@@ -182,12 +194,11 @@ class EncodingsConfig(BaseConfig):
     @property
     def registered_classes(self) -> dict[str, dict[str, type]]:
         """The encodings in use, and those whose parameters are saved."""
-        used, saved = self.position_encodings_in_use, {name.removeprefix("cross_") for name in self.to_dict()}
-        encodings = {
-            name: entry.encoding
-            for name, entry in POSITION_ENCODINGS.items()
-            if name in used or any(parameter.name in saved for parameter in entry.config_parameters)
-        }
+        encodings = {name: encoding for side in self.sides for name, encoding in side.encodings.items()}
+        saved = {name.removeprefix("cross_") for name in self.to_dict()}
+        for name, entry in POSITION_ENCODINGS.items():
+            if any(parameter.name in saved for parameter in entry.config_parameters):
+                encodings[name] = entry.encoding
         return {"encodings.registry": encodings}
 
 

@@ -5,33 +5,13 @@ from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
-from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import RopeParameters
 
 from ..alignments.base import Alignment
 from ..alignments.registry import ALIGNMENTS, get_alignment
 from ..encodings.base import EncodingParameter, StackSpec
-from ..encodings.registry import POSITION_ENCODINGS, default_encoding, parse_sum, side_entries
-from ..hub.errors import closest_name
+from ..encodings.registry import POSITION_ENCODINGS, default_encoding, side_entries
+from .configuration_base import SHARED_FIELDS, SharedConfig
 from .configuration_encodings import EncodingsConfig, describe_parameters
-from .configuration_shared import SHARED_FIELDS, SharedConfig
-
-# The field that names each side's encoding.
-ENCODING_TYPE_FIELDS = {
-    "encoder": "position_encoding_type",
-    "decoder": "decoder_position_encoding_type",
-    "cross": "cross_position_encoding_type",
-}
-
-
-def parameter_fields() -> dict[str, EncodingParameter]:
-    """The config fields of all registered encodings and alignments, by name."""
-    fields = EncodingsConfig.parameter_fields()
-    supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
-    fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
-    return fields | {
-        parameter.name: parameter for alignment in ALIGNMENTS.values() for parameter in alignment.config_parameters
-    }
 
 
 @strict
@@ -73,7 +53,11 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         "AutoModel": "modeling_posenc.PosEncModel",
         "AutoModelForSeq2SeqLM": "modeling_posenc.PosEncForConditionalGeneration",
     }
-    encoding_type_fields: ClassVar = ENCODING_TYPE_FIELDS
+    encoding_type_fields: ClassVar = {
+        "encoder": "position_encoding_type",
+        "decoder": "decoder_position_encoding_type",
+        "cross": "cross_position_encoding_type",
+    }
     heads_fields: ClassVar = {
         "encoder": "encoder_attention_heads",
         "decoder": "decoder_attention_heads",
@@ -90,14 +74,9 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
     decoder_attention_heads: int = 8
     encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
     activation_function: str = "relu"
-    layer_norm_eps: float = 1e-5
     norm_first: bool = False
-    normalize_embedding: bool = False
     max_position_embeddings: int = 1024
-    rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = default_encoding("relative")
     decoder_position_encoding_type: str | None = None
     cross_position_encoding_type: str = "none"
@@ -107,16 +86,25 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         if self.decoder_position_encoding_type is None:
             self.decoder_position_encoding_type = self.position_encoding_type
         super().__post_init__(**kwargs)
-        if self.activation_function not in ACT2FN:
+        if self.alignment is not Alignment and not self.modifies_cross_attention:
             raise ValueError(
-                f"activation_function must be a name of transformers' ACT2FN, but it is {self.activation_function!r}; "
-                f"the nearest one is {closest_name(self.activation_function, ACT2FN)!r}."
+                "An alignment needs a position encoding in the cross-attention, which reads its source positions, but "
+                f"with alignment_type={self.alignment_type!r} cross_position_encoding_type is "
+                f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
+                "out."
             )
-        self._validate_alignment()
+        self.alignment.validate(self)
 
     @classmethod
     def parameter_fields(cls) -> dict[str, EncodingParameter]:
-        return parameter_fields()
+        """The config fields of all registered encodings and alignments, by name."""
+        fields = super().parameter_fields()
+        for entry in POSITION_ENCODINGS.values():
+            if entry.modifies_attention:
+                fields |= {f"cross_{parameter.name}": parameter for parameter in entry.config_parameters}
+        for alignment in ALIGNMENTS.values():
+            fields |= {parameter.name: parameter for parameter in alignment.config_parameters}
+        return fields
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
@@ -137,27 +125,21 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         stack = "encoder" if name == "encoder" else "decoder"
 
         def stack_field(field: str) -> int:
-            """The stack's value of a field."""
             # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        encoding: str | None = getattr(self, ENCODING_TYPE_FIELDS[name], None)
+        encoding = getattr(self, self.encoding_type_fields[name], None)
         if encoding is None:
             encoding = self.position_encoding_type
-        heads = stack_field("attention_heads")
         vocab_size = self.vocab_size if name == "encoder" else stack_field("vocab_size")
-        head_dim = self.d_model // heads if heads > 0 else 0
-        names = parse_sum(encoding, ENCODING_TYPE_FIELDS[name])
-        return StackSpec(
-            name, encoding, stack_field("layers"), heads, stack_field("ffn_dim"), vocab_size, head_dim,
-            {name: POSITION_ENCODINGS[name].encoding for name in names},
-        )  # fmt: skip
+        sizes = stack_field("layers"), stack_field("attention_heads"), stack_field("ffn_dim"), vocab_size
+        return self.stack_spec(name, encoding, *sizes)
 
     @property
     def sides(self) -> list[StackSpec]:
         """Encoder and decoder, and the cross-attention if an encoding acts there."""
-        encoder, decoder, cross = map(self.side, ENCODING_TYPE_FIELDS)
+        encoder, decoder, cross = map(self.side, self.encoding_type_fields)
         return [encoder, decoder, cross] if self.modifies_cross_attention else [encoder, decoder]
 
     def _validate_side(self, side: StackSpec) -> None:
@@ -170,16 +152,6 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
                     f"{', '.join(supported)}, or a sum of these."
                 )
         super()._validate_side(side)
-
-    def _validate_alignment(self) -> None:
-        if self.alignment is not Alignment and not self.modifies_cross_attention:
-            raise ValueError(
-                "An alignment needs a position encoding in the cross-attention, which reads its source positions, but "
-                f"with alignment_type={self.alignment_type!r} cross_position_encoding_type is "
-                f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
-                "out."
-            )
-        self.alignment.validate(self)
 
     @property
     def alignment(self) -> type[Alignment]:
@@ -200,7 +172,6 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
 
     @property
     def parameter_fields_in_use(self) -> list[str]:
-        """The fields that the sides' encodings and the alignment read, in order."""
         alignment_fields = [parameter.name for parameter in self.alignment.config_parameters]
         return list(dict.fromkeys([*super().parameter_fields_in_use, *alignment_fields]))
 
@@ -225,6 +196,8 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         return super().registered_classes | {"alignments.registry": alignments}
 
 
-PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(parameter_fields())}"
+PosEncConfig.__doc__ = (
+    f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(PosEncConfig.parameter_fields())}"
+)
 
 __all__ = ["PosEncConfig"]

@@ -7,12 +7,9 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import RopeParameters
 
 from ..encodings.base import StackSpec
-from ..encodings.registry import POSITION_ENCODINGS, default_encoding, parse_sum
-from ..hub.errors import closest_name
+from ..encodings.registry import default_encoding
 from .configuration_encodings import EncodingsConfig, describe_parameters
 
 # Keywords of an encoder-decoder's config that a decoder-only model has no use for.
@@ -80,13 +77,8 @@ class PosEncCausalConfig(EncodingsConfig):
     num_attention_heads: int = 8
     intermediate_size: int = 2048
     hidden_act: str = "relu"
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    layer_norm_eps: float = 1e-5
     norm_first: bool = True
-    normalize_embedding: bool = False
     max_position_embeddings: int | None = None  # type: ignore[assignment]  # of the base class, where it is assigned
-    rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = default_encoding("rotary")
 
     def __post_init__(self, **kwargs: object) -> None:
@@ -95,11 +87,6 @@ class PosEncCausalConfig(EncodingsConfig):
         super().__post_init__(**kwargs)
         if has_default and self.max_sequence_length is None:
             self.max_position_embeddings = self.extended_length()
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(
-                f"hidden_act must be a name of transformers' ACT2FN, but it is {self.hidden_act!r}; the nearest one is "
-                f"{closest_name(self.hidden_act, ACT2FN)!r}."
-            )
         if self.is_encoder_decoder:
             raise ValueError(
                 f"{type(self).__name__} describes a decoder-only model, but is_encoder_decoder=True is given; leave it "
@@ -127,13 +114,8 @@ class PosEncCausalConfig(EncodingsConfig):
 
     def side(self, name: str = "decoder") -> StackSpec:
         """Sizes and encodings of the model's only stack, whose name is "decoder", because its attention is causal."""
-        heads = self.num_attention_heads
-        head_dim = self.hidden_size // heads if heads > 0 else 0
-        encodings = {name: POSITION_ENCODINGS[name].encoding for name in parse_sum(self.position_encoding_type)}
-        return StackSpec(
-            "decoder", self.position_encoding_type, self.num_hidden_layers, heads, self.intermediate_size,
-            self.vocab_size, head_dim, encodings,
-        )  # fmt: skip
+        sizes = self.num_hidden_layers, self.num_attention_heads, self.intermediate_size, self.vocab_size
+        return self.stack_spec("decoder", self.position_encoding_type, *sizes)
 
     @property
     def max_sequence_length(self) -> int | None:

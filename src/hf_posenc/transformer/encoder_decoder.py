@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import (
-    BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
@@ -17,8 +16,8 @@ from transformers.modeling_outputs import (
 
 from ..encodings.positions import positions_from_mask
 from ..generation.generate import Seq2SeqGenerationMixin
-from ..generation.model_inputs import CACHE_NAME, get_cache, rename_cache, require_tokens
-from .configuration_shared import SharedConfig
+from ..generation.model_inputs import rename_cache, require_tokens
+from .configuration_base import SharedConfig
 from .pretrained import PosEncPreTrainedModel
 
 
@@ -47,7 +46,6 @@ class EncoderDecoder(PosEncPreTrainedModel):
         self.post_init()
 
     def tied_weight_keys(self) -> dict[str, str]:
-        """The names of the sides' tables that are tied to the shared one."""
         sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
         return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
 
@@ -63,8 +61,7 @@ class EncoderDecoder(PosEncPreTrainedModel):
         else:
             self.shared = self.encoder.embed_tokens
         self._keys_to_ignore_on_save = None if self.shares_embeddings else ["shared.weight"]
-        self._tied_weights_keys = self.tied_weight_keys()
-        self.all_tied_weights_keys = dict(self._tied_weights_keys)
+        super().sync_tying_config()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
@@ -82,13 +79,12 @@ class EncoderDecoder(PosEncPreTrainedModel):
         A private hook of transformers (5.17 to 5.24 have it): `resize_token_embeddings` calls it before it writes the
         new size into the config. If it is renamed, a shared table leaves the output projection at its old size.
         """
-        table = self._get_resized_embeddings(
-            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        shared = self.shares_embeddings
+        table = self.get_input_embeddings()
+        table = self._get_resized_embeddings(table, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        is_shared = self.shares_embeddings
         self.set_input_embeddings(table)
         self.config.vocab_size = table.num_embeddings
-        if shared:
+        if is_shared:
             self.config.decoder_vocab_size = table.num_embeddings
         return table
 
@@ -104,9 +100,8 @@ class EncoderDecoder(PosEncPreTrainedModel):
                 "The target's vocabulary has a size of its own only if the decoder has its own embeddings, but "
                 "share_encoder_decoder_embeddings=True; call resize_token_embeddings, which resizes both."
             )
-        table = self._get_resized_embeddings(
-            self.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
+        table = self.decoder.embed_tokens
+        table = self._get_resized_embeddings(table, new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.decoder_vocab_size = table.num_embeddings
         return table
 
@@ -126,21 +121,6 @@ class EncoderDecoderOutput(Seq2SeqModelOutput):
     """transformers' output with the source positions of DecoderOutput."""
 
     source_positions: Tensor | None = None
-
-
-def merge_outputs(encoder_outputs: BaseModelOutput, decoder_outputs: DecoderOutput) -> EncoderDecoderOutput:
-    """The outputs of encoder and decoder in one object."""
-    return EncoderDecoderOutput(
-        last_hidden_state=decoder_outputs.last_hidden_state,
-        **{CACHE_NAME: get_cache(decoder_outputs)},
-        decoder_hidden_states=decoder_outputs.hidden_states,
-        decoder_attentions=decoder_outputs.attentions,
-        cross_attentions=decoder_outputs.cross_attentions,
-        encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-        encoder_hidden_states=encoder_outputs.hidden_states,
-        encoder_attentions=encoder_outputs.attentions,
-        source_positions=decoder_outputs.source_positions,
-    )
 
 
 LENGTH_LOSS_WARNING = (
@@ -179,7 +159,6 @@ class ConditionalGeneration(PosEncPreTrainedModel, Seq2SeqGenerationMixin):
         self.post_init()
 
     def tied_weight_keys(self) -> dict[str, str]:
-        """The ties of both sides, and that of the output projection if the config ties it."""
         tied = {f"model.{name}": f"model.{table}" for name, table in self.model.tied_weight_keys().items()}
         if self.config.tie_word_embeddings:
             table = "shared" if hasattr(self.model, "shared") else "decoder.embed_tokens"
@@ -190,8 +169,7 @@ class ConditionalGeneration(PosEncPreTrainedModel, Seq2SeqGenerationMixin):
         self.model.sync_tying_config()
         self._keys_to_ignore_on_save = [f"model.{key}" for key in self.model._keys_to_ignore_on_save or ()]
         self.config.tie_word_embeddings = self.lm_head.weight is self.model.decoder.embed_tokens.weight
-        self._tied_weights_keys = self.tied_weight_keys()
-        self.all_tied_weights_keys = dict(self._tied_weights_keys)
+        super().sync_tying_config()
 
     def logits_and_loss(
         self,
@@ -264,9 +242,13 @@ class ConditionalGeneration(PosEncPreTrainedModel, Seq2SeqGenerationMixin):
         return shifted.masked_fill(shifted == -100, pad_id)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, object]:
-        """transformers' inputs of a step, with positions computed from the mask before a static cache makes it 4-D."""
+        """transformers' inputs of a step, with positions computed from the mask before a static cache makes it 4-D.
+
+        With `track_attention`, because the target's length is unknown.
+        """
         kwargs.pop("tokenizer", None)  # `generate` reads stop strings with it and passes it on
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
             kwargs["decoder_position_ids"] = positions_from_mask(mask, mask.shape[1])
-        return super().prepare_inputs_for_generation(input_ids, **rename_cache(kwargs))
+        inputs = super().prepare_inputs_for_generation(input_ids, **rename_cache(kwargs))
+        return inputs | {"track_attention": True}

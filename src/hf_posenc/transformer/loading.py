@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strict loading: weights come from safetensors alone and must fit the saved config.
 
-Why this module: transformers' `from_pretrained` only logs missing, unexpected and misshapen weights and initialises
-them at random, and a wrong config then gives a model that translates into noise. torch's `load_state_dict(strict=True)`
-cannot replace it, because transformers has its own loader and the check must come before that allocates memory.
+transformers' `from_pretrained` only logs missing, unexpected and misshapen weights and initialises them at random. With
+a wrong config that gives a model that translates into noise. Weights are checked before memory is allocated for them.
 """
 
 import json
@@ -15,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import fields
 from math import prod
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -24,22 +23,17 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from ..hub.errors import explain_unreadable
 from .configuration_base import SIZE_FIELDS, BaseConfig
 
-SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
-Shapes = dict[str, tuple[int, ...]]
-
-
-class LoadingInfo(TypedDict):
-    """transformers' loading info: names of weights; mismatched ones with their saved and their expected shape."""
-
-    mismatched_keys: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]
-    missing_keys: Iterable[str]
-    unexpected_keys: Iterable[str]
-
-
 # The argument of `from_pretrained`: a folder, a name on the Hub, or None with a state dict.
 NameOrPath = str | os.PathLike[str] | None
+# transformers' names of weights that are `missing_keys`, `unexpected_keys` and `mismatched_keys`, with both shapes.
+LoadingInfo = Mapping[str, Iterable[Any]]
+Shapes = dict[str, tuple[int, ...]]
+
+SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 # transformers' message for a missing file.
 NO_SAFETENSORS = re.compile(r"(no|not appear to have a) file named model\S*\.safetensors")
+# The names of a stack's weights, which must not be missing. An output projection may be.
+STACKS = re.compile(r"(model\.)?(encoder|decoder|embed_tokens|positions|layers|layer_norm)\.")
 # The check of the files that this thread loads, called before memory is allocated for any weight.
 LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, LoadingInfo], None] | None] = ContextVar(
     "LOADING_CHECK", default=None
@@ -68,19 +62,18 @@ def load_strict(
     No code of the checkpoint runs, even with `trust_remote_code=True`: it needs these classes only.
     """
     if use_safetensors is False:
-        raise OSError(
-            f"Weights of this family are safetensors only, but use_safetensors=False; {safetensors_remedy(name)}"
-        )
+        raise not_safetensors_error("use_safetensors=False", name)
+    files = weight_files(name, variant=variant, **{key: options[key] for key in HUB_OPTIONS if key in options})
+    saved = read_saved_config(name, options) if name is not None else {}
+    if not (ignore_mismatched_sizes or output_loading_info):
+        validate_config_sizes(name, saved, tensor_shapes(files))
 
     def check(model: PreTrainedModel, loading_info: LoadingInfo) -> None:
         if not ignore_mismatched_sizes:
-            shapes_only = output_loading_info or name is None or is_config_changed(model.config, name, options)
+            shapes_only = output_loading_info or is_config_changed(model.config, saved)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
-            validate_untying(model, name, loading_info, options)
+            validate_untying(model, name, saved, loading_info)
 
-    files = weight_files(name, variant=variant, **{key: options[key] for key in HUB_OPTIONS if key in options})
-    if not (ignore_mismatched_sizes or output_loading_info):
-        validate_config_sizes(name, tensor_shapes(files), options)
     token = LOADING_CHECK.set(check)
     try:
         model, loading_info = load(
@@ -90,14 +83,19 @@ def load_strict(
     except OSError as error:
         if not NO_SAFETENSORS.search(str(error)):
             raise
-        raise OSError(
-            f"Weights of this family are safetensors only, but {name} has no model.safetensors; "
-            f"{safetensors_remedy(name)}"
-        ) from None
+        raise not_safetensors_error(f"{name} has no model.safetensors", name) from None
     finally:
         LOADING_CHECK.reset(token)
     check(model, loading_info)
     return (model, loading_info) if output_loading_info else model
+
+
+def not_safetensors_error(problem: str, name: NameOrPath) -> OSError:
+    return OSError(
+        f"Weights of this family are safetensors only, but {problem}; if {name} has a pytorch_model.bin that you "
+        "trust, model.load_state_dict(torch.load(FILE, weights_only=True)) on a model made from its config, and "
+        "model.save_pretrained makes safetensors of it."
+    )
 
 
 def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *, is_quantized: bool) -> None:
@@ -107,25 +105,11 @@ def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *
     other shapes and are not checked.
     """
     files, check = list(files or ()), LOADING_CHECK.get()
-    validate_safetensors_only(files)
+    for file in files:
+        if not str(file).endswith(".safetensors"):
+            raise not_safetensors_error(f"{file} is something else", file)
     if check is not None and files and not is_quantized and all(parameter.is_meta for parameter in model.parameters()):
         check(model, expected_loading_info(model, tensor_shapes(files)))
-
-
-def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: Mapping[str, object]) -> None:
-    """Raise a ValueError for a saved config with more layers than there are weights, or wider than all weights.
-
-    Constructing such a model takes very long, even on the meta device.
-    """
-    sizes = read_saved_config(name, options) if shapes else {}
-    num_values = sum(map(prod, shapes.values()))
-    for key, value in sizes.items():
-        maximum = len(shapes) if key.endswith("_layers") else num_values
-        if (key in SIZE_FIELDS or key.endswith(SIZE_SUFFIXES)) and isinstance(value, int) and value > maximum:
-            raise ValueError(
-                f"A checkpoint's weights must fit the config, but config.json of {name} has {key}={value} and there "
-                f"are {len(shapes)} weights of {num_values} numbers. Correct config.json."
-            )
 
 
 def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[str, object]:
@@ -136,21 +120,27 @@ def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[s
         return {}
 
 
-def safetensors_remedy(name: NameOrPath) -> str:
-    """How to convert a pickle of weights, for error messages."""
-    return (
-        f"if {name} has a pytorch_model.bin that you trust, model.load_state_dict(torch.load(FILE, weights_only=True)) "
-        "on a model made from its config, and model.save_pretrained makes safetensors of it."
-    )
+def validate_config_sizes(name: NameOrPath, saved: Mapping[str, object], shapes: Shapes) -> None:
+    """Raise a ValueError for a saved config with more layers than there are weights, or wider than all weights.
+
+    Constructing such a model takes very long, even on the meta device.
+    """
+    num_values = sum(map(prod, shapes.values()))
+    for key, value in saved.items() if shapes else ():
+        maximum = len(shapes) if key.endswith("_layers") else num_values
+        if (key in SIZE_FIELDS or key.endswith(SIZE_SUFFIXES)) and isinstance(value, int) and value > maximum:
+            raise ValueError(
+                f"A checkpoint's weights must fit the config, but config.json of {name} has {key}={value} and there "
+                f"are {len(shapes)} weights of {num_values} numbers. Correct config.json."
+            )
 
 
-def is_config_changed(config: BaseConfig, name: NameOrPath, options: Mapping[str, object]) -> bool:
+def is_config_changed(config: BaseConfig, saved: Mapping[str, object]) -> bool:
     """Whether the caller has changed a field of the saved config; True without a saved config."""
-    if not (saved := read_saved_config(name, options)):
-        return True
     own_fields = config.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
     own_fields.discard("max_position_embeddings")  # a table sets it, whatever was saved
-    return any(getattr(config, key) != value for key, value in saved.items() if key in own_fields and value is not None)
+    values = {key: value for key, value in saved.items() if key in own_fields and value is not None}
+    return not saved or any(getattr(config, key) != value for key, value in values.items())
 
 
 def validate_loading_info(
@@ -161,19 +151,19 @@ def validate_loading_info(
     The output projection may be missing or unexpected: a model with one loads from a model without, and vice versa. An
     output bias without its projection's model is unexpected.
     """
-    shapes = [
-        f"{key} {tuple(saved_shape)} for {tuple(expected_shape)}"
-        for key, saved_shape, expected_shape in loading_info["mismatched_keys"]
-    ]
-    kinds = {"of another shape": shapes}
+    kinds: dict[str, list[str]] = {"of another shape": []}
+    for key, saved_shape, expected_shape in loading_info["mismatched_keys"]:
+        kinds["of another shape"].append(f"{key} {tuple(saved_shape)} for {tuple(expected_shape)}")
     if not shapes_only:
-        stacks = re.compile(r"(model\.)?(encoder|decoder|embed_tokens|positions|layers|layer_norm)\.")
-        unexpected = list(loading_info["unexpected_keys"])
-        kinds["missing"] = list(filter(stacks.match, loading_info["missing_keys"]))
-        kinds["unexpected"] = list(filter(stacks.match, unexpected))
-        if hasattr(model, "lm_head") and "final_logits_bias" in unexpected:
+        kinds["missing"] = list(filter(STACKS.match, loading_info["missing_keys"]))
+        kinds["unexpected"] = list(filter(STACKS.match, loading_info["unexpected_keys"]))
+        if hasattr(model, "lm_head") and "final_logits_bias" in loading_info["unexpected_keys"]:
             kinds["unexpected"].append("final_logits_bias")
-    problems = [f"{kind}: {first_keys(keys)}" for kind, keys in kinds.items() if keys]
+    problems = []
+    for kind, keys in kinds.items():
+        if keys:
+            more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
+            problems.append(f"{kind}: {', '.join(sorted(keys)[:MAX_SHOWN_KEYS])}{more}")
     if problems:
         raise ValueError(
             f"A checkpoint's weights must fit the config, but for {model.config.describe()} those of {name} do not; "
@@ -183,22 +173,15 @@ def validate_loading_info(
 
 
 def validate_untying(
-    model: PreTrainedModel, name: NameOrPath, loading_info: LoadingInfo, options: Mapping[str, object]
+    model: PreTrainedModel, name: NameOrPath, saved: Mapping[str, object], loading_info: LoadingInfo
 ) -> None:
     """Raise a ValueError if a keyword unties an output projection that is saved as the embedding table alone."""
-    if "lm_head.weight" not in loading_info["missing_keys"] or model.config.tie_word_embeddings:
-        return
-    if read_saved_config(name, options).get("tie_word_embeddings"):
+    is_untied = saved.get("tie_word_embeddings") and not model.config.tie_word_embeddings
+    if is_untied and "lm_head.weight" in loading_info["missing_keys"]:
         raise ValueError(
             f"An output projection must be saved to be loaded, but that of {name} is its embedding table, and "
             "tie_word_embeddings=False was given; load it tied, and set model.lm_head.weight to a copy of the table."
         )
-
-
-def first_keys(keys: list[str]) -> str:
-    """The first names of a list and the number of others, for error messages."""
-    more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
-    return ", ".join(sorted(keys)[:MAX_SHOWN_KEYS]) + more
 
 
 # Files of saved weights: their paths, and the shapes in their headers.
@@ -212,10 +195,19 @@ def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options:
     if name is None:
         return []
     if os.path.isfile(name):
-        validate_safetensors_only([str(name)])
+        if not str(name).endswith(".safetensors"):
+            raise not_safetensors_error(f"{name} is something else", name)
         return [str(name)]
-    single = cached_path(name, with_variant(SAFE_WEIGHTS_NAME, variant), hub_options)
-    index = cached_path(name, with_variant(SAFE_WEIGHTS_INDEX_NAME, variant), hub_options)
+
+    def local_path(file: str) -> str | None:
+        """The file, downloaded if necessary; None if the checkpoint has no such file."""
+        try:
+            return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
+        except OSError:
+            return None
+
+    single = local_path(with_variant(SAFE_WEIGHTS_NAME, variant))
+    index = local_path(with_variant(SAFE_WEIGHTS_INDEX_NAME, variant))
     if single is not None or index is None:
         return [] if single is None else [single]
     with explain_unreadable(name, (Path(index).name,)):
@@ -226,34 +218,14 @@ def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options:
                 f"Weights of this family are safetensors only, next to their index, but that of {name} names "
                 f"{shard!r}; save the model again by model.save_pretrained."
             )
-    files = [cached_path(name, shard, hub_options) for shard in shards]
-    found = [file for file in files if file is not None]
-    return found if len(found) == len(files) else []
+    files = [file for file in map(local_path, shards) if file is not None]
+    return files if len(files) == len(shards) else []
 
 
 def with_variant(file: str, variant: str | None) -> str:
     """The file's name with the variant before its extension."""
     *stem, ending = file.split(".")
     return file if variant is None else ".".join([*stem, variant, ending])
-
-
-def cached_path(name: NameOrPath, file: str, hub_options: dict[str, object]) -> str | None:
-    """The local path of a checkpoint's file, downloaded if necessary; None if the checkpoint has no such file."""
-    try:
-        return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
-    except OSError:
-        return None
-
-
-def validate_safetensors_only(files: Iterable[str]) -> None:
-    """Raise an OSError for a file that is not safetensors."""
-    for file in files:
-        if not str(file).endswith(".safetensors"):
-            raise OSError(
-                f"Weights of this family are safetensors only, but {file} is something else; if you trust it, "
-                "model.load_state_dict(torch.load(FILE, weights_only=True)) on a model made from its config, and "
-                "model.save_pretrained makes safetensors of it."
-            )
 
 
 def set_weights_mode(folder: str | os.PathLike[str]) -> None:
@@ -279,21 +251,18 @@ def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> Loadin
     A model with an output projection reads the files of a model without one, and vice versa. A tied weight may be saved
     under any of its names.
     """
-    model_shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     prefix = f"{model.base_model_prefix}."
-    saved_shapes = {}
+    saved = {}
     for key, shape in file_shapes.items():
-        model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in model_shapes), key)
-        saved_shapes[model_key] = shape
+        model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in expected), key)
+        saved[model_key] = shape
     tied = model._tied_weights_keys or {}
-    saved_sources = {tied.get(key, key) for key in saved_shapes}
-    shared = {key for key in model_shapes if tied.get(key, key) in saved_sources}
+    saved_sources = {tied.get(key, key) for key in saved}
+    missing = {key for key in expected.keys() - saved.keys() if tied.get(key, key) not in saved_sources}
+    mismatched = [key for key in expected.keys() & saved.keys() if saved[key] != expected[key]]
     return {
-        "mismatched_keys": [
-            (key, shape, model_shapes[key])
-            for key, shape in saved_shapes.items()
-            if shape != model_shapes.get(key, shape)
-        ],
-        "missing_keys": sorted(model_shapes.keys() - saved_shapes.keys() - shared),
-        "unexpected_keys": sorted(saved_shapes.keys() - model_shapes.keys()),
+        "mismatched_keys": [(key, saved[key], expected[key]) for key in sorted(mismatched)],
+        "missing_keys": sorted(missing),
+        "unexpected_keys": sorted(saved.keys() - expected.keys()),
     }

@@ -32,10 +32,10 @@ from ..encodings.registry import build_position_encodings
 from ..generation.limits import SourcePositionReader, last_source_positions
 from ..generation.model_inputs import (
     CACHE_NAME,
-    exactly_one_input,
+    encoder_states_error,
     get_cache,
+    input_error,
     normalize_model_inputs,
-    require_encoder_states,
 )
 from .attention import Attention, AttentionInputs, validate_attn_implementation
 from .configuration_posenc import PosEncConfig
@@ -46,7 +46,6 @@ from .encoder_decoder import (
     EncoderDecoder,
     EncoderDecoderOutput,
     TranslationModelOutput,
-    merge_outputs,
 )
 from .stack import PosEncDecoderLayer, PosEncEncoderLayer, PosEncStack
 
@@ -124,9 +123,12 @@ class PosEncDecoder(PosEncStack):
         **kwargs: object,
     ) -> DecoderOutput:
         """Target (B, T) and encoder states (B, S, D) to hidden states (B, T, D); the inputs are PosEncModel's."""
-        encoder_hidden_states = require_encoder_states(encoder_hidden_states)
+        if encoder_hidden_states is None or 0 in encoder_hidden_states.shape[:2]:
+            raise encoder_states_error(encoder_hidden_states)
         x_BTD = self.embed(input_ids, inputs_embeds)
-        cache = self.resolve_cache(cache, use_cache)
+        self.refuse_cache_under_checkpointing(cache)
+        if cache is None and use_cache:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         own_cache = None if cache is None else cache.self_attention_cache
         num_cached = cached_seq_length(own_cache)
         if position_ids is None:
@@ -152,13 +154,6 @@ class PosEncDecoder(PosEncStack):
         x_BTD = self.run_layers(x_BTD, inputs, cross_inputs, encoder_hidden_states, cache=cache, **kwargs)
         source_positions_BT = cross_inputs.ctx.query_pos_BQ if self.cross_positions.modifies_attention else None
         return DecoderOutput(last_hidden_state=x_BTD, source_positions=source_positions_BT, **{CACHE_NAME: cache})
-
-    def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
-        """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
-        self.refuse_cache_under_checkpointing(cache)
-        if cache is None and use_cache:
-            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        return cache
 
     def run_layers(
         self,
@@ -200,7 +195,9 @@ def decode_sequentially(
             "Gradient checkpointing works without a cache, but an alignment tracks the attention through one; turn "
             "checkpointing off, or leave track_attention out."
         )
-    tokens = exactly_one_input(input_ids, inputs_embeds)
+    tokens = input_ids if inputs_embeds is None else inputs_embeds
+    if tokens is None or tokens.shape[1] == 0:
+        raise input_error(input_ids, inputs_embeds)
     num_new, return_cache = tokens.shape[1], use_cache or cache is not None
     if position_ids is None:  # of all tokens at once, because a 4-D mask has no row for cached tokens
         num_cached = cached_seq_length(None if cache is None else cache.self_attention_cache)
@@ -308,7 +305,17 @@ class PosEncModel(EncoderDecoder):
             decoder_outputs = decode_sequentially(self.decoder, **inputs, **kwargs)
         else:
             decoder_outputs = self.decoder(**inputs, **kwargs)
-        return merge_outputs(encoder_outputs, decoder_outputs)
+        return EncoderDecoderOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            **{CACHE_NAME: getattr(decoder_outputs, CACHE_NAME)},
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+            source_positions=decoder_outputs.source_positions,
+        )
 
 
 # `super().__init__` calls post_init. trf-ignore: TRF013
@@ -422,10 +429,6 @@ class PosEncForConditionalGeneration(ConditionalGeneration):
         if encoder_outputs is None:
             encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         return alignment("target_lengths", encoder_outputs[0], attention_mask)
-
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
-        """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""
-        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 
 __all__ = ["PosEncForConditionalGeneration", "PosEncModel"]

@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ..encodings.base import VASWANI
 from ..encodings.cache import cached_seq_length
 from ..encodings.positions import document_mask, positions_from_mask
-from ..generation.model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache, require_tokens
+from ..generation.model_inputs import CACHE_NAME, normalize_model_inputs, rename_cache, require_tokens
 from ..generation.translate import TranslationOutput, translate
 from .attention import Attention
 from .configuration_posenc_causal import PosEncCausalConfig
@@ -109,13 +109,11 @@ class PosEncForCausalLM(PosEncPreTrainedModel, GenerationMixin):
         self.post_init()
 
     def tied_weight_keys(self) -> dict[str, str]:
-        """The tie of the output projection if the config has it."""
         return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
 
     def sync_tying_config(self) -> None:
         self.config.tie_word_embeddings = self.lm_head.weight is self.model.embed_tokens.weight
-        self._tied_weights_keys = self.tied_weight_keys()
-        self.all_tied_weights_keys = dict(self._tied_weights_keys)
+        super().sync_tying_config()
 
     @normalize_model_inputs
     @can_return_tuple
@@ -162,7 +160,7 @@ class PosEncForCausalLM(PosEncPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            **{CACHE_NAME: get_cache(outputs)},
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -178,10 +176,7 @@ class PosEncForCausalLM(PosEncPreTrainedModel, GenerationMixin):
     def translations(
         self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any
     ) -> TranslationOutput:
-        """The continuations of `texts`, which are sources, and whether each was truncated at a length limit.
-
-        Options are those of PosEncForConditionalGeneration.
-        """
+        """The continuations of `texts`, as PosEncForConditionalGeneration translates them, with the same options."""
         return translate(self, texts, tokenizer, **options)
 
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:

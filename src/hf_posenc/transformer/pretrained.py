@@ -3,23 +3,17 @@
 
 import math
 import os
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from ..generation.model_inputs import CACHE_NAMES, exactly_one_input
+from ..generation.model_inputs import CACHE_NAMES, input_error
 from ..hub.errors import MODEL_FILES, explain_unreadable
 from .configuration_base import BaseConfig
 from .loading import LOADING_CHECK, NameOrPath, load_strict, set_weights_mode, validate_weight_files
-
-
-class LoadConfig(Protocol):
-    """The field of transformers' private LoadStateDictConfig that is read here."""
-
-    is_quantized: bool
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -66,8 +60,14 @@ class PosEncPreTrainedModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **options)
         set_weights_mode(save_directory)
 
+    def tied_weight_keys(self) -> dict[str, str]:
+        """The names of tied weights, and for each that of the weight that it is tied to."""
+        return {}
+
     def sync_tying_config(self) -> None:
         """Write the sharing of tables into the config, and into the lists that loading and saving read."""
+        self._tied_weights_keys = self.tied_weight_keys()
+        self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
         """transformers' choice of a back end; a ValueError, and the old one, if it cannot compute an encoding."""
@@ -86,7 +86,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         model: PreTrainedModel,
         state_dict: object,
         checkpoint_files: list[str] | None,
-        load_config: LoadConfig,
+        load_config: Any,
         *args: object,
         **kwargs: object,
     ) -> object:
@@ -148,7 +148,9 @@ class Stack(PosEncPreTrainedModel):
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Dropout of the scaled token embeddings (B, T, D)."""
-        exactly_one_input(input_ids, inputs_embeds)
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        if tokens is None or 0 in tokens.shape[:2] or (input_ids is not None and inputs_embeds is not None):
+            raise input_error(input_ids, inputs_embeds)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         return self.dropout(inputs_embeds * self.embed_scale)

@@ -28,7 +28,7 @@ from support.analyses import (
 )
 from support.analyses import tokenizer as words
 
-from hf_posenc.alignments.base import attention_centroid
+from hf_posenc.alignments.tracking import attention_centroid
 from hf_posenc.generation.translate import evaluation_view
 from hf_posenc.lab.analysis import decoding_analysis
 from hf_posenc.lab.analysis.attention_statistics import entropy_by_bucket, sum_entropies

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ...transformer.configuration_shared import SHARED_FIELDS, SharedConfig
+from ...transformer.configuration_base import SHARED_FIELDS, SharedConfig
 
 
 @strict

@@ -33,12 +33,12 @@ from ...encodings.base import LUONG, NEISHI
 from ...encodings.cache import state_of_cache
 from ...encodings.positions import new_valid_mask
 from ...encodings.rnn import run_dense_rnn, run_rnn
-from ...generation.model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
+from ...generation.model_inputs import CACHE_NAME, encoder_states_error, normalize_model_inputs
 from ...transformer.encoder_decoder import (
     ConditionalGeneration,
     DecoderOutput,
     EncoderDecoder,
-    merge_outputs,
+    EncoderDecoderOutput,
 )
 from ...transformer.pretrained import PosEncPreTrainedModel, Stack
 from .configuration_rnn_nmt import RnnNmtConfig
@@ -133,16 +133,21 @@ class RnnNmtDecoder(Stack):
 
         `encoder_last` are the encoder's last h and c; the first step of a decoding needs them.
         """
-        encoder_hidden_states = require_encoder_states(encoder_hidden_states)
+        if encoder_hidden_states is None or 0 in encoder_hidden_states.shape[:2]:
+            raise encoder_states_error(encoder_hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        cached = None if cache is None else state_of_cache(cache.self_attention_cache)
         num_new, num_cached = x_BTD.shape[1], 0 if cache is None else cache.get_seq_length()
         mask_BT = new_valid_mask(attention_mask, num_new, num_cached)
         keys_BSN = self.keys(encoder_hidden_states, cache)
         mask_BS = new_valid_mask(encoder_attention_mask, keys_BSN.shape[1])
-        state_BM = self.initial_state(encoder_last) if num_cached == 0 else self.last_state(cache)
+        if cached is None or num_cached == 0:
+            state_BM = self.initial_state(encoder_last)
+        else:
+            state_BM = cast(Tensor, cached.last("states", 2 * self.layers_dim + self.config.d_model))
         states, weights = [], []
         for token, x_BD in enumerate(x_BTD.unbind(1)):
             new_BM, p_BS = self.step(x_BD, state_BM, keys_BSN, encoder_hidden_states, mask_BS)
@@ -150,8 +155,10 @@ class RnnNmtDecoder(Stack):
             states.append(state_BM)
             weights.append(p_BS)
         states_BTM = torch.stack(states, dim=1)
-        if cache is not None:
-            self.cache_states(states_BTM, cache)
+        if cache is not None and cached is not None:
+            cached.append("states", states_BTM)
+            placeholder_B1T1 = states_BTM[:, None, :, :1]  # a cache counts tokens by its keys
+            cache.self_attention_cache.update(placeholder_B1T1, placeholder_B1T1, 0)
         return DecoderOutput(
             last_hidden_state=states_BTM[..., -self.config.d_model :],
             **{CACHE_NAME: cache},
@@ -194,17 +201,6 @@ class RnnNmtDecoder(Stack):
             cache.cross_attention_cache.update(keys, keys[..., :0], 0)
             cache.is_updated[0] = True
         return cache.cross_attention_cache.layers[0].keys[:, 0]
-
-    def last_state(self, cache: EncoderDecoderCache) -> Tensor:
-        """The cached state of the newest token (B, 2N + D); the cache must have one."""
-        width = 2 * self.layers_dim + self.config.d_model
-        return cast(Tensor, state_of_cache(cache.self_attention_cache).last("states", width))
-
-    def cache_states(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
-        """Cache the new states (B, T, 2N + D), and keys of one channel, because a cache counts tokens by its keys."""
-        state_of_cache(cache.self_attention_cache).append("states", states_BTM)
-        placeholder_B1T1 = states_BTM[:, None, :, :1]
-        cache.self_attention_cache.update(placeholder_B1T1, placeholder_B1T1, 0)
 
 
 @with_recurrent_flags
@@ -253,7 +249,12 @@ class RnnNmtModel(EncoderDecoder):
             encoder_last=tuple(encoder_outputs.get(name) for name in ("last_h", "last_c")),
             **kwargs,
         )
-        return merge_outputs(encoder_outputs, decoder_outputs)
+        return EncoderDecoderOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            **{CACHE_NAME: getattr(decoder_outputs, CACHE_NAME)},
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+        )
 
 
 @with_recurrent_flags

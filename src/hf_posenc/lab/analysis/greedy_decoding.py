@@ -1,7 +1,7 @@
 """Greedy decoding that keeps, of each step's attention, only its position in the source.
 
 Equal to `generate` with one beam. The centroid is the one that alignments track, attention_centroid of
-alignments/base.py.
+alignments/tracking.py.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ...alignments.base import attention_centroid
+from ...alignments.tracking import attention_centroid
 from ...generation.model_inputs import get_cache
 
 # Source tokens of a batch, with padding; the cache of 6 layers of width 512 then takes 600 MB.

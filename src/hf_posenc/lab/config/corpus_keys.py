@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated
 
-from ...tokenizer.normalization import NORMALIZATION_STEPS
+from ...tokenizer.subwords import NORMALIZATION_STEPS
 from ..data.readers import is_files_spec, is_text_spec
 from ..data.tasks.registry import TASKS
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, one_of

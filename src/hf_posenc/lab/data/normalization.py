@@ -1,4 +1,4 @@
-"""Normalization of pairs of text, by the steps that the tokenizer has too (tokenizer/normalization.py).
+"""Normalization of pairs of text, by the steps that the tokenizer has too (tokenizer/subwords.py).
 
 Sentence boundaries are searched, and translations scored, in the text that models read. Therefore corpora are
 normalized as they are read, in training, validation and test alike.
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from datasets import Dataset
 
-from ...tokenizer.normalization import build_normalizer
+from ...tokenizer.subwords import build_normalizer
 from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, Batch, progress_bars
 
 

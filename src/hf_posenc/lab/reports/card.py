@@ -20,7 +20,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_
 from ...alignments.registry import get_alignment
 from ...encodings.registry import POSITION_ENCODINGS, parse_sum
 from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
-from ...transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
+from ...transformer.configuration_posenc import PosEncConfig
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...utils.atomic_io import atomic_write
 from ...utils.manifest import verified
@@ -121,7 +121,8 @@ def examples(rows: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
 
 def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     """The values of the template."""
-    fields_by_side = PosEncCausalConfig.encoding_type_fields if is_causal(run.config) else ENCODING_TYPE_FIELDS
+    config_class = PosEncCausalConfig if is_causal(run.config) else PosEncConfig
+    fields_by_side = config_class.encoding_type_fields
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
     }
@@ -145,7 +146,9 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         "sides": {side: "+".join(names) for side, names in sides.items()},
         "encodings": entries,
         "alignment": alignment,
-        "knobs": {name: run.config[name] for name in parameter_fields() if run.config.get(name) is not None},
+        "knobs": {
+            name: run.config[name] for name in PosEncConfig.parameter_fields() if run.config.get(name) is not None
+        },
         "own_modules": [module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         "train": arguments_with_defaults(run.settings["train"]),
         "chosen": yaml.safe_dump(

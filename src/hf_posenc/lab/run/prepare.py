@@ -10,9 +10,8 @@ from sys import maxsize
 from datasets import Dataset
 
 from ...generation.limits import max_target_lengths
-from ...transformer.configuration_base import BaseConfig
+from ...transformer.configuration_base import BaseConfig, SharedConfig
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
-from ...transformer.configuration_shared import SharedConfig
 from ...utils.atomic_io import exclusive_lock
 from ...utils.manifest import write_file
 from ...utils.run_folder import RunPaths, SystemPaths
