@@ -31,6 +31,8 @@ from .stack import PosEncEncoderLayer, PosEncStack
 class PosEncCausalModel(PosEncStack):
     """Decoder-only Transformer without an output projection: tokens (B, T) to hidden states (B, T, D)."""
 
+    # accelerate looks for each of these names, and refuses to shard a model without one.
+    _no_split_modules = ["PosEncEncoderLayer"]
     config: PosEncCausalConfig
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
@@ -94,6 +96,7 @@ class PosEncCausalModel(PosEncStack):
 class PosEncForCausalLM(PosEncPreTrainedModel, GenerationMixin):
     """Language model: a PosEncCausalModel and the projection on the vocabulary."""
 
+    _no_split_modules = ["PosEncEncoderLayer"]
     config: PosEncCausalConfig
     base_model_class = PosEncCausalModel
     # Not an argument of `forward`: transformers' Trainer would look for labels of that name in every batch.

@@ -26,7 +26,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules: list[str] | None = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
-    _skip_keys_device_placement = [*CACHE_NAMES, "positions", "cross_positions"]
+    _skip_keys_device_placement = [*CACHE_NAMES]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True

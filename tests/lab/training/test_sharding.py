@@ -1,4 +1,4 @@
-"""Two processes that share a model out (FSDP2) compute what they would if each had all of it.
+"""Two processes that share a batch (DDP), or also the model (FSDP2), compute what one would.
 
 accelerate leaves FSDP out on a CPU, though torch has it there; here it is made to take the two processes for a GPU's.
 """
@@ -6,6 +6,7 @@ accelerate leaves FSDP out on a CPU, though torch has it there; here it is made 
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ import torch
 from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.state import AcceleratorState
-from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+from support.causal import tiny_causal_model
 from support.models import ALIGNED, EVERY_ENCODING, FAST, KINDS, MIXED, REGISTERED, SUMS, sentences, tiny_model
 from support.ranks import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
+from torch import nn
 
 from hf_posenc.lab.training.sharding import materialize, shard_by_layers
-from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 SIDES_TIED = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29}
 TIES = ({"tie_word_embeddings": True}, SIDES_TIED, SIDES_TIED | {"tie_word_embeddings": True})
@@ -84,32 +86,51 @@ def test_a_sharded_bf16_run_equals_an_unsharded_one_and_its_loss_is_float32(tmp_
     assert ours == pytest.approx(theirs, rel=3e-4)  # a loss in bf16 is right to 4e-3
 
 
-def step(model: ConditionalGeneration, optimizer: torch.optim.Optimizer, *seeds: int) -> None:
+def model_of_case(system: str, **changes) -> nn.Module:
+    """An encoder-decoder, or a decoder-only model for "causal" and an encoding."""
+    kind, _, encoding = system.partition(" ")
+    make = partial(tiny_causal_model, encoding) if kind == "causal" else partial(tiny_model, system)
+    return make(dtype=torch.float32, dropout=0.0, **changes)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, *seeds: int, is_causal: bool) -> None:
     """One step on as many batches of equal weight."""
     for seed in seeds:
-        ids, labels = sentences(2, 7, seed=seed), sentences(2, 6, seed=100 + seed)
+        ids = sentences(2, 7, seed=seed)
+        labels = ids if is_causal else sentences(2, 6, seed=100 + seed)
         (model(input_ids=ids, labels=labels).loss / len(seeds)).backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
-def differences(number: int, port: int, cases: list[tuple[str, dict]], path: Path) -> None:
-    """What one of two processes does: two steps of a model that is shared out, and of one that is not; the greatest
-    difference of any weight for each case, or what was raised."""
+def differences(number: int, port: int, cases: list[tuple[str, dict]], path: Path, is_sharded: bool) -> None:
+    """What one of two processes does: two steps of a model that both train, each on its part of the batch, and of one
+    that is trained alone; the greatest difference of any weight for each case."""
     become_rank(number, port, path.with_suffix(f".{number}.txt"))
-    shard()
+    if is_sharded:
+        shard()
     found = []
-    for sides, ties in cases:
-        whole, part = (tiny_model(sides, dtype=torch.float32, dropout=0.0, **ties) for _ in range(2))
-        AcceleratorState._reset_state(reset_partial_state=True)
-        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
-        shard_by_layers(part, accelerator.state.fsdp_plugin)
+    for system, changes in cases:
+        whole, part = model_of_case(system, **changes), model_of_case(system, **changes)
+        is_causal = system.startswith("causal ")
+        print(system, changes)
+        if is_sharded:
+            AcceleratorState._reset_state(reset_partial_state=True)
+            accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+            shard_by_layers(part, accelerator.state.fsdp_plugin)
+        else:
+            # Without training's noise, and so without its length loss, a part of `fertility` has no gradient.
+            accelerator = Accelerator(
+                cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
+            )
+        assert accelerator.num_processes == 2
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (whole, part)]
         part, optimizers[1] = accelerator.prepare(part, optimizers[1])
         for first in (0, 2):
-            step(whole, optimizers[0], first, first + 1)
-            step(part, optimizers[1], first + number)
-        gathered = materialize(part, accelerator.get_state_dict(part))
+            step(whole, optimizers[0], first, first + 1, is_causal=is_causal)
+            step(part, optimizers[1], first + number, is_causal=is_causal)
+        trained = accelerator.unwrap_model(part)
+        gathered = materialize(part, accelerator.get_state_dict(part)) if is_sharded else trained
         if number == 0:
             pairs = zip(gathered.parameters(), whole.parameters(), strict=True)
             found.append(max((ours - theirs).abs().max().item() for ours, theirs in pairs))
@@ -118,13 +139,15 @@ def differences(number: int, port: int, cases: list[tuple[str, dict]], path: Pat
 
 
 @pytest.mark.slow
-def test_a_sharded_model_trains_like_an_unsharded_one(tmp_path):
+@pytest.mark.parametrize("is_sharded", [True, False], ids=["FSDP", "DDP"])
+def test_a_model_in_two_processes_trains_like_one_in_one(is_sharded, tmp_path):
     """Of the fast tests' encodings, and of every encoding where the environment has EVERY_ENCODING."""
     some = [*REGISTERED, *SUMS, *MIXED] if EVERY_ENCODING else [*(name for name in KINDS if name in FAST), *MIXED]
-    cases = [(sides, {}) for sides in [*some, *ALIGNED, "rnn_nmt"]]
-    cases += [(sides, ties) for sides in ("relative", "gru", "rnn_nmt") for ties in TIES]
+    cases = [(system, {}) for system in [*some, *ALIGNED, "rnn_nmt", "causal relative", "causal gru+rotary"]]
+    cases += [(system, ties) for system in ("relative", "gru", "rnn_nmt") for ties in TIES]
     port, path = free_port(), tmp_path / "found.json"
-    ranks = [PROCESSES.Process(target=differences, args=(number, port, cases, path)) for number in range(2)]
+    given = port, cases, path, is_sharded
+    ranks = [PROCESSES.Process(target=differences, args=(number, *given)) for number in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
