@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.models import REGISTERED, SUMS, tiny_config, tiny_model
 
 from hf_posenc import (
     ALIGNMENTS,
@@ -16,6 +17,7 @@ from hf_posenc import (
     PosEncConfig,
     RnnNmtConfig,
 )
+from hf_posenc.auto_classes import possible_plans
 from hf_posenc.hub.checkpoint_code import (
     FILES,
     PACKAGE,
@@ -25,6 +27,7 @@ from hf_posenc.hub.checkpoint_code import (
     write_checkpoint_code,
 )
 from hf_posenc.hub.merged_modules import MergedModules, Name, read_module
+from hf_posenc.transformer.plans.selection import PLANS, plan_name
 
 ALIGNED = {"position_encoding_type": "rotary", "cross_position_encoding_type": "rotary+window"}
 EVERYTHING = {
@@ -48,11 +51,12 @@ def written(tmp_path: Path, entries: str) -> dict[str, str]:
 
 # Files and lines without a tokenizer, which adds one file.
 SIZES = {
-    "relative": (PosEncConfig(), 14, 6600),
-    "a sum": (PosEncConfig(position_encoding_type="relative+window"), 14, 6800),
-    "fertility": (PosEncConfig(alignment_type="fertility", **ALIGNED), 14, 6900),
-    "recurrent": (PosEncConfig(alignment_type="recurrent", **ALIGNED), 14, 6800),
-    "decoder-only": (PosEncCausalConfig(position_encoding_type="relative"), 14, 5550),
+    "relative": (PosEncConfig(), 13, 6150),
+    "no encoding": (PosEncConfig(position_encoding_type="none"), 12, 5450),
+    "a sum": (PosEncConfig(position_encoding_type="relative+window"), 13, 6350),
+    "fertility": (PosEncConfig(alignment_type="fertility", **ALIGNED), 12, 6000),
+    "recurrent": (PosEncConfig(alignment_type="recurrent", **ALIGNED), 12, 5900),
+    "decoder-only": (PosEncCausalConfig(position_encoding_type="relative"), 13, 5100),
     "RNN-NMT": (RnnNmtConfig(), 8, 3250),
 }
 
@@ -64,6 +68,25 @@ def test_a_checkpoint_has_few_files_of_few_lines(tmp_path, what):
     sources = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*.py")]
     assert len(sources) <= files
     assert sum(source.count("\n") for source in sources) <= lines
+
+
+@pytest.mark.parametrize(
+    ("encoding", "plans"), [("rotary", []), ("alibi", ["distance"]), ("relative", ["blocked", "linear"])]
+)
+def test_a_checkpoint_has_the_plans_that_its_encodings_can_take(tmp_path, encoding, plans):
+    tiny_config(encoding).save_pretrained(tmp_path)
+    assert sorted(name for name in PLANS if (tmp_path / f"{name}_attention.py").exists()) == plans
+    names = re.findall(r'^    "(\w+)": \w+_plan,$', (tmp_path / "attention_plans.py").read_text(), flags=re.MULTILINE)
+    assert sorted(names) == plans
+
+
+@pytest.mark.parametrize("encodings", [*REGISTERED, *SUMS])
+def test_no_length_takes_a_plan_that_a_checkpoint_lacks(encodings):
+    model = tiny_model(encodings)
+    for positions in (model.model.encoder.positions, model.model.decoder.positions):
+        lengths = [2**power for power in range(8, 20)]
+        taken = {plan_name(positions, length, dropout) for length in lengths for dropout in (0.0, 0.1)}
+        assert taken - {None} <= set(possible_plans(model.config))
 
 
 @pytest.mark.parametrize("entries", ENTRIES)

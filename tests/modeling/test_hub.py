@@ -64,8 +64,9 @@ for place in sorted(path.parent for path in folder.glob("*/config.json")):
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = auto_class.from_pretrained(place, dtype=torch.float64, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules")
-    ids = torch.arange(3, 9)[None]
-    inputs = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    # Long enough for each plan of attention.
+    ids = 3 + torch.arange(min(600, config.max_source_length or 600))[None] % 20
+    inputs = {"decoder_input_ids": ids[:, :6]} if config.is_encoder_decoder else {}
     with torch.no_grad():
         logits[place.name] = model(input_ids=ids, **inputs).logits
 torch.save(logits, folder / "logits.pt")
@@ -84,9 +85,9 @@ def test_the_code_of_each_encoding_and_alignment_is_enough(tmp_path):
     without_package(HIDDEN + LOADS_ALL, str(folder), home=tmp_path / "home")
     found = torch.load(folder / "logits.pt")
     assert found.keys() == models.keys()
-    ids = torch.arange(3, 9)[None]
     for name, model in models.items():
-        inputs = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        ids = 3 + torch.arange(min(600, model.config.max_source_length or 600))[None] % 20
+        inputs = {"decoder_input_ids": ids[:, :6]} if model.config.is_encoder_decoder else {}
         torch.testing.assert_close(found[name], model(input_ids=ids, **inputs).logits, **EXACT)
 
 

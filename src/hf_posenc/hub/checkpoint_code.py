@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .merged_modules import MergedModules, Module, Name, read_module
 
@@ -27,7 +28,7 @@ ROOT = Path(inspect.getfile(sys.modules[PACKAGE])).parent
 CARRIED = ("encodings", "alignments", "transformer", "generation", "tokenizer", "hub", "baselines")
 # What a user's file may import. The configuration, which imports that file, is above these packages.
 BELOW_REGISTRIES = ("encodings", "alignments")
-# The function of each registry that a user's file calls.
+# The function of each registry that a user's file calls. (There are registries to which no user adds.)
 REGISTRIES = {"encodings.registry": "register_position_encoding", "alignments.registry": "register_alignment"}
 
 # The file of a model's checkpoint that the modules of a package go to, None for a file of each; the first prefix of a
@@ -94,28 +95,26 @@ def file_of(module: str, entry_files: Collection[str]) -> str:
     return shared_file(module) or next(file for file in entry_files if file.startswith(prefix))
 
 
-def write_checkpoint_code(
-    folder: Path, entry_files: Iterable[str], registered_classes: Mapping[str, Mapping[str, type]]
-) -> None:
+def write_checkpoint_code(folder: Path, entry_files: Iterable[str], used: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the files named `entry_files` and all that they need into a saved `folder`.
 
-    `registered_classes` has the classes in use by registry and name: copied registries have these alone. A class from a
+    `used` has by registry the classes or functions in use, by name: copied registries have these alone. A class from a
     user's file is copied with that file. Warns about a class whose file cannot be copied, with the reason.
     """
     entries = {file: entry_modules()[file] for file in entry_files}
     place = partial(file_of, entry_files=entries)
-    read = cache(partial(read_carried, registered_classes=registered_classes))
+    read = cache(partial(read_carried, used=used))
     wanted: list[Name] = []
     sources: dict[str, str] = {}
     user_imports = []
-    for registry, classes in registered_classes.items():
+    for registry, classes in used.items():
         for name, registered_class in classes.items():
             if registered_class.__module__.partition(".")[0] == PACKAGE:
                 continue
             try:
                 source, imported = copy_of_user_file(registered_class, REGISTRIES[registry], place)
             except ValueError as reason:
-                warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
+                warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=5)
                 continue
             file = f"registered_{registered_class.__module__.replace('.', '__')}"  # `a.b_c` is not `a_b.c`
             if file not in sources:
@@ -135,12 +134,12 @@ def write_checkpoint_code(
         (folder / f"{file}.py").write_text(source, encoding="utf-8")
 
 
-def read_carried(module: str, registered_classes: Mapping[str, Mapping[str, type]]) -> Module:
-    """A module of this package; a registry has the entries of `registered_classes` alone, and that of `none`."""
+def read_carried(module: str, used: Mapping[str, Mapping[str, Any]]) -> Module:
+    """A module of this package; a registry has the `used` entries alone, and that of `none`."""
     source = inspect.getsource(importlib.import_module(module))
     registry = module.removeprefix(f"{PACKAGE}.")
-    if registry in REGISTRIES:
-        source = with_entries(source, registered_classes.get(registry, {}))
+    if registry in used or registry in REGISTRIES:
+        source = with_entries(source, used.get(registry, {}))
     return read_module(module, source)
 
 
@@ -153,7 +152,8 @@ def with_entries(source: str, names: Container[str]) -> str:
         if isinstance(key, ast.Constant) and key.value not in names and key.value != "none":
             lines[key.lineno - 1 : value.end_lineno] = [""] * ((value.end_lineno or 0) - key.lineno + 1)
     first, last = entries.lineno, entries.end_lineno or 0
-    return "\n".join(line for number, line in enumerate(lines) if line or not first <= number < last)
+    source = "\n".join(line for number, line in enumerate(lines) if line or not first <= number < last)
+    return source.replace(" = {\n}", " = {}")
 
 
 def copy_of_user_file(

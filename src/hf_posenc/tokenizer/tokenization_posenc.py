@@ -4,7 +4,7 @@
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     # As of configs: the class in a checkpoint's code, and the function that writes it, None in that code.
     _auto_map: ClassVar = {"AutoTokenizer": ["tokenization_posenc.PosEncTokenizer", None]}
-    write_code: ClassVar[Callable[[Path, Iterable[str], Mapping[str, Mapping[str, type]]], None] | None] = None
+    write_code: ClassVar[Callable[[Path], None] | None] = None
     _tokenizer: Tokenizer
     _extra_special_tokens: list[str | AddedToken]
     # The options of a call for a text that is data.
@@ -336,7 +336,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         file_names = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
         write_code = type(self).write_code
         if write_code is not None:
-            write_code(Path(save_directory), ["tokenization_posenc"], {})
+            write_code(Path(save_directory))
         if self._target is None:
             return file_names
         prefix = f"{filename_prefix}-" if filename_prefix else ""

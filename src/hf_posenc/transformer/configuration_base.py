@@ -37,7 +37,7 @@ class BaseConfig(PreTrainedConfig):
     auto_classes: ClassVar[dict[str, str]]
     # Writes a checkpoint's code into its folder. The package sets it; in the code of a checkpoint, whose files
     # transformers copies, it is None.
-    write_code: ClassVar[Callable[[Path, Iterable[str], Mapping[str, Mapping[str, type]]], None] | None] = None
+    write_code: ClassVar[Callable[[Path, "BaseConfig"], None] | None] = None
 
     vocab_size: int = 32000
     dropout: float | int = 0.1
@@ -184,15 +184,9 @@ class BaseConfig(PreTrainedConfig):
         super().save_pretrained(save_directory)
         write_code = type(self).write_code
         if write_code is not None:
-            files = sorted({name.partition(".")[0] for name in self.auto_classes.values()})
-            write_code(Path(save_directory), files, self.registered_classes)
+            write_code(Path(save_directory), self)
         if push_to_hub:  # transformers' save_pretrained would push before the code is written
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
-
-    @property
-    def registered_classes(self) -> dict[str, dict[str, type]]:
-        """The encodings and alignments in use, by the module of their registry and their names; none in this class."""
-        return {}
 
     def describe(self) -> str:
         """The config's fields that identify a model, for error messages."""

@@ -191,16 +191,6 @@ class EncodingsConfig(BaseConfig):
                 output.pop(name, None)
         return output
 
-    @property
-    def registered_classes(self) -> dict[str, dict[str, type]]:
-        """The encodings in use, and those whose parameters are saved."""
-        encodings = {name: encoding for side in self.sides for name, encoding in side.encodings.items()}
-        saved = {name.removeprefix("cross_") for name in self.to_dict()}
-        for name, entry in POSITION_ENCODINGS.items():
-            if any(parameter.name in saved for parameter in entry.config_parameters):
-                encodings[name] = entry.encoding
-        return {"encodings.registry": encodings}
-
 
 def describe_parameters(fields: Mapping[str, EncodingParameter]) -> str:
     """The section of a config's docstring on the parameters of encodings and alignments, from the registries."""

@@ -185,16 +185,6 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return self.max_length_of(self.side("decoder"))
 
-    @property
-    def registered_classes(self) -> dict[str, dict[str, type]]:
-        saved = self.to_dict()
-        alignments = {
-            name: alignment
-            for name, alignment in ALIGNMENTS.items()
-            if name == self.alignment_type or any(parameter.name in saved for parameter in alignment.config_parameters)
-        }
-        return super().registered_classes | {"alignments.registry": alignments}
-
 
 PosEncConfig.__doc__ = (
     f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(PosEncConfig.parameter_fields())}"

@@ -17,8 +17,6 @@ gap, and an encoding can use relative_shift.py instead of an index of distances.
 Shape letters are those of encodings/base.py; L is the length, C the queries of a block.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -26,12 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from ...encodings.positions import AttentionContext
 from ...encodings.relative_shift import query_blocks
 from ...encodings.sum import PositionEncodingSum
-
-# From queries, keys and values, unrotated queries, mask and contexts of a block it computes the output (B, C, H, K) and
-# the weights, None where the back end has none.
-AttendBlock = Callable[
-    [tuple[Tensor, Tensor, Tensor], Tensor, Tensor | None, list[AttentionContext]], tuple[Tensor, Tensor | None]
-]
+from .local_attention import AttendBlock
 
 
 def blocked_attention_forward(

@@ -11,6 +11,7 @@ and every back end, dropout and device works as before. Shape letters are those 
 Window pruning is the same for the one query of a cached step, whose time then does not grow with the length.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,12 @@ from torch import Tensor, nn
 
 from ...encodings.positions import AttentionContext, has_contiguous_positions
 from ...encodings.sum import PositionEncodingSum
-from .blocked_attention import AttendBlock
+
+# From queries, keys and values, unrotated queries, mask and contexts of a block it computes the output (B, C, H, K) and
+# the weights, None where the back end has none.
+AttendBlock = Callable[
+    [tuple[Tensor, Tensor, Tensor], Tensor, Tensor | None, list[AttentionContext]], tuple[Tensor, Tensor | None]
+]
 
 # With fewer cached keys, attention over all of them is as fast. The stack takes this as `min_keys_to_prune`.
 MIN_KEYS = 256

@@ -21,10 +21,10 @@ from transformers.utils.generic import maybe_autocast
 
 from ...encodings.positions import AttentionContext, at_least_float32, has_contiguous_positions
 from ...encodings.sum import PositionEncodingSum
-from .blocked_attention import AttendBlock, blocked_attention_forward
+from .blocked_attention import blocked_attention_forward
 from .distance_attention import distance_attention
 from .linear_attention import linear_attention_forward
-from .local_attention import make_window_blocks
+from .local_attention import AttendBlock, make_window_blocks
 
 # In tokens. At half of them, computing all scores at once is as fast.
 MIN_LENGTHS = {"distance": 256, "linear": 512, "blocked": 512}
@@ -59,19 +59,11 @@ def choose_plan(
     if length < min(MIN_LENGTHS.values()) or x_BTD.device.type != "cpu" or torch.compiler.is_compiling():
         return None
     name = plan_name(positions, length, dropout)
-    if name is None or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
+    if name not in PLANS or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
         return None
     if not has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT):
         return None
-    encodings = enumerate(positions.encodings)
-    if name == "distance":
-        run = distance_plan(positions, x_BTD, ctx, dropout)
-        return AttentionPlan(name, run, [index for index, encoding in encodings if encoding.distance_bias is not None])
-    if name == "linear":
-        indices = [index for index, encoding in encodings if encoding.max_distance is not None]
-        return AttentionPlan(name, linear_attention_forward, indices)
-    indices = [index for index, _ in encodings if index not in positions.rotation_indices]
-    return AttentionPlan(name, partial(blocked_attention_forward, embedded_BTD=x_BTD), indices)
+    return PLANS[name](positions, x_BTD, ctx, dropout)
 
 
 def plan_name(positions: PositionEncodingSum, length: int, dropout: float = 0.0) -> str | None:
@@ -89,7 +81,21 @@ def plan_name(positions: PositionEncodingSum, length: int, dropout: float = 0.0)
     return None
 
 
-def distance_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float) -> RunPlan:
+def linear_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float) -> AttentionPlan:
+    """Linear attention, which prepares the encodings that have a `max_distance`."""
+    indices = [index for index, encoding in enumerate(positions.encodings) if encoding.max_distance is not None]
+    return AttentionPlan("linear", linear_attention_forward, indices)
+
+
+def blocked_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float) -> AttentionPlan:
+    """Blocked attention, which prepares all encodings except rotations."""
+    indices = [index for index in range(len(positions.encodings)) if index not in positions.rotation_indices]
+    return AttentionPlan("blocked", partial(blocked_attention_forward, embedded_BTD=x_BTD), indices)
+
+
+def distance_plan(
+    positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext, dropout: float
+) -> AttentionPlan:
     """Attention with a bias for each distance. A bias that has no gradients is computed once for all layers.
 
     Each layer computes one with gradients, because gradient checkpointing replays a layer, but nothing before it.
@@ -113,7 +119,16 @@ def distance_plan(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionC
         out_BHLK = distance_attention(*qkv, bias_HD, is_causal=is_causal, key_ranges=key_ranges, dropout=dropout)
         return out_BHLK.transpose(1, 2)
 
-    return run
+    indices = [index for index, encoding in enumerate(positions.encodings) if encoding.distance_bias is not None]
+    return AttentionPlan("distance", run, indices)
+
+
+# What makes the plan of each name. A checkpoint has those that its encodings can take; the others are never chosen.
+PLANS: dict[str, Callable[[PositionEncodingSum, Tensor, AttentionContext, float], AttentionPlan]] = {
+    "distance": distance_plan,
+    "linear": linear_plan,
+    "blocked": blocked_plan,
+}
 
 
 def distance_biases(positions: PositionEncodingSum, x_BLD: Tensor) -> Tensor:
