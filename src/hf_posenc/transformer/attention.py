@@ -18,7 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..encodings.base import StackSpec
 from ..encodings.positions import AttentionContext, AttentionMask
 from ..encodings.sum import PositionEncodingSum
-from .configuration_posenc import PosEncConfig
+from .configuration_encodings import EncodingsConfig
 from .plans.selection import AttentionPlan
 
 # A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
@@ -52,7 +52,7 @@ class AttentionInputs:
 class Attention(nn.Module):
     """Self-attention, or cross-attention over the `key_value_states_BSD` of an encoder."""
 
-    def __init__(self, config: PosEncConfig, *, num_heads: int, is_causal: bool, layer: int) -> None:
+    def __init__(self, config: EncodingsConfig, *, num_heads: int, is_causal: bool, layer: int) -> None:
         super().__init__()
         self.config = config
         self.head_dim = config.d_model // num_heads
@@ -242,7 +242,7 @@ def one_query_attention(
 
 
 def validate_attn_implementation(
-    config: PosEncConfig, side: StackSpec, positions: PositionEncodingSum, tracks_attention: bool = False
+    config: EncodingsConfig, side: StackSpec, positions: PositionEncodingSum, tracks_attention: bool = False
 ) -> None:
     """Raise a ValueError if the back end that the config names would leave out a bias, or weights that an alignment
     tracks."""

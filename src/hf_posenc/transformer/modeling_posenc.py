@@ -53,6 +53,7 @@ from .stack import PosEncDecoderLayer, PosEncEncoderLayer, PosEncStack
 class PosEncEncoder(PosEncStack):
     """Encoder: source tokens (B, S) to encoder states (B, S, D)."""
 
+    config: PosEncConfig
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
 
@@ -84,6 +85,7 @@ class PosEncEncoder(PosEncStack):
 class PosEncDecoder(PosEncStack):
     """Decoder: target tokens (B, T) and encoder states (B, S, D) to hidden states (B, T, D)."""
 
+    config: PosEncConfig
     layer_class = PosEncDecoderLayer
     _can_record_outputs = {
         "hidden_states": PosEncDecoderLayer,

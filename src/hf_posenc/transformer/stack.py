@@ -15,7 +15,7 @@ from ..encodings.cache import EncodingState, evict_outside_window, state_of_cach
 from ..encodings.positions import AttentionContext, AttentionMask, new_valid_mask
 from ..encodings.registry import build_position_encodings
 from .attention import Attention, AttentionInputs, validate_attn_implementation
-from .configuration_posenc import PosEncConfig
+from .configuration_encodings import EncodingsConfig
 from .plans.local_attention import MIN_KEYS, prune_to_window
 from .plans.selection import choose_plan
 from .pretrained import Stack
@@ -24,7 +24,7 @@ from .pretrained import Stack
 class PosEncLayer(GradientCheckpointingLayer):
     """Base class of encoder and decoder layers: the feed-forward sub-layer, and residuals with LayerNorm."""
 
-    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
+    def __init__(self, config: EncodingsConfig, side: StackSpec) -> None:
         super().__init__()
         self.norm_first = config.norm_first
         self.dropout = nn.Dropout(config.dropout)
@@ -49,7 +49,7 @@ class PosEncLayer(GradientCheckpointingLayer):
 class PosEncEncoderLayer(PosEncLayer):
     """Layer of an encoder or of a decoder-only model: self-attention and feed-forward."""
 
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
+    def __init__(self, config: EncodingsConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=side.is_causal, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -66,7 +66,7 @@ class PosEncEncoderLayer(PosEncLayer):
 class PosEncDecoderLayer(PosEncLayer):
     """Decoder layer: causal self-attention, cross-attention and feed-forward."""
 
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
+    def __init__(self, config: EncodingsConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -100,13 +100,13 @@ class PosEncDecoderLayer(PosEncLayer):
 class PosEncStack(Stack):
     """Base class of encoder and decoder: position encodings and layers."""
 
-    config: PosEncConfig
+    config: EncodingsConfig
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
     needs_state_cache = False
     # From this number of cached keys on, hidden keys are pruned. Outputs do not depend on it; the tests set it to 0.
     min_keys_to_prune = MIN_KEYS
 
-    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
+    def __init__(self, config: EncodingsConfig, side: StackSpec) -> None:
         super().__init__(config, vocab_size=side.vocab_size)
         self.side, self.is_causal = side, side.is_causal
         self.positions = build_position_encodings(config, side)
