@@ -128,10 +128,12 @@ def force_token(scores: Tensor, rows_N: Tensor, token_id: int) -> Tensor:
 
 def forbid_tokens(scores: Tensor, rows_N1: Tensor, token_ids: Sequence[int]) -> Tensor:
     """The scores (N, V); these rows (N, 1, Boolean) can choose none of these tokens, unless nothing else is left."""
-    allowed = scores.clone()
-    allowed[:, list(token_ids)] = float("-inf")
+    tokens, allowed = list(token_ids), scores.clone()
+    allowed[:, tokens] = float("-inf")
     is_forced_N1 = allowed.amax(1, keepdim=True) == float("-inf")
-    return torch.where(rows_N1.to(scores.device) & ~is_forced_N1, allowed, scores)
+    is_forbidden_N1 = rows_N1.to(scores.device) & ~is_forced_N1
+    allowed[:, tokens] = scores[:, tokens].masked_fill(is_forbidden_N1, float("-inf"))
+    return allowed
 
 
 class PerSentenceLength(LogitsProcessor):
