@@ -112,7 +112,7 @@ ENCODING_SPEC_BUILDERS: dict[type[PositionEncoding], Callable[[Any, int], Encodi
 def build_encoding_spec(model: PosEncForConditionalGeneration, side: str, positions: int) -> EncodingSpec:
     """One stack's encoding for CTranslate2, without encodings that act in training only; a ValueError without one."""
     encodings = getattr(model.model, side).positions
-    active = [encodings.encoding_at(index) for index in sorted(set().union(*map(encodings.hook_indices, HOOKS)))]
+    active = [encodings[index] for index in sorted(set().union(*map(encodings.hook_indices, HOOKS)))]
     name = model.config.side(side).encoding
     try:
         if len(active) > 1:
