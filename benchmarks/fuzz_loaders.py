@@ -50,7 +50,7 @@ from hf_posenc.convert.auto_loading import auto_from_pretrained
 from hf_posenc.convert.folders import convert_folder
 from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.lab.config.loading import load_experiment
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate

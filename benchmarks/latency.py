@@ -58,7 +58,7 @@ from simultaneous import (
 from hf_posenc import StreamingTranslator
 from hf_posenc.inference.source_reach import compute_source_reach
 from hf_posenc.inference.translation_job import load_model, silence_logging
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.tokenizer.subwords import build_normalizer
 from hf_posenc.utils.atomic_io import atomic_write
 from hf_posenc.utils.run_folder import RunPaths

@@ -21,7 +21,7 @@ from transformers import DataCollatorForSeq2Seq
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
 from hf_posenc.lab.data.corpus import load_pairs
 from hf_posenc.lab.data.lengths import filter_lengths
-from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.lab.data.synthetic import LANGUAGES, generate_pairs
 from hf_posenc.lab.data.tokenization import tokenize_pairs, train_tokenizer
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.trainer import LengthTrainer

@@ -9,7 +9,7 @@ import resource
 import time
 
 from hf_posenc import load_length_buckets
-from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.lab.data.synthetic import LANGUAGES, generate_pairs
 
 
 def corrupted(reference: str, error_rate: float, rng: random.Random) -> str:

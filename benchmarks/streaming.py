@@ -26,7 +26,7 @@ from hf_posenc import StreamingTranslator
 from hf_posenc.inference.onnx_model import is_onnx
 from hf_posenc.inference.onnx_stream import OnnxStreamDecoder
 from hf_posenc.inference.translation_job import load_model, load_onnx, silence_logging
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 
 SENTENCES_PER_SEED = 1000
 UNITS = {"num_beams": "beam", "words_per_feed": "word"}

@@ -19,7 +19,7 @@ from common import machine_info, save
 from sacrebleu.metrics import TER
 from tqdm import tqdm
 
-from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.lab.data.synthetic import LANGUAGES, generate_pairs
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.utils.text_io import read_lines
 

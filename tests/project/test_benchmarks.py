@@ -23,7 +23,7 @@ from support.models import ALIGNED, EVERY_ENCODING, tiny_model, translator
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.lab.config.loading import load_experiment
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.results.records import TestSetTranslations
 from hf_posenc.lab.results.saved_files import write_translations
 from hf_posenc.lab.run.pipeline import run_system

@@ -15,7 +15,7 @@ from support.models import tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import StreamingTranslator
-from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.lab.data.synthetic import LANGUAGES, generate_pairs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 
 TEXTS = [
     "Das Mädchen kauft 3 Äpfel, und der Junge isst sie.",

@@ -37,9 +37,8 @@ from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
 from hf_posenc.lab.config.settings import ReferenceTable
 from hf_posenc.lab.config.train_keys import TrainKeys
 from hf_posenc.lab.config.yaml_io import MAX_BYTES, MAX_DEPTH, MAX_NODES, dump_yaml, parse_value, read_yaml
-from hf_posenc.lab.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS
+from hf_posenc.lab.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS, TAG_KEYS
 from hf_posenc.lab.data.readers import absolute_path, expand_home
-from hf_posenc.lab.data.tags import TAG_KEYS
 
 WRONG = {
     "null": None,

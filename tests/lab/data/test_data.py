@@ -13,12 +13,12 @@ import datasets
 import pytest
 from datasets import Dataset, Value
 
-from hf_posenc.lab.data.concatenation import concatenate_consecutive
-from hf_posenc.lab.data.corpus import load_pairs
+from hf_posenc.lab.data import corpus, synthetic
+from hf_posenc.lab.data.corpus import concatenate_consecutive, load_pairs
 from hf_posenc.lab.data.lengths import balance_lengths, filter_lengths, lengths
 from hf_posenc.lab.data.overlap import Overlap, find_overlap, without_concatenation
 from hf_posenc.lab.data.readers import corpus_file_hashes
-from hf_posenc.lab.data.synthetic import generator
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.data.tokenization import tokenize_pairs, train_tokenizer
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
@@ -169,7 +169,7 @@ def test_the_progress_bars_of_large_corpora_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # These are patched, because 100,000 pairs take half a minute.
-    for module in ("hf_posenc.lab.data.corpus", "hf_posenc.lab.data.pair_dataset"):
+    for module in ("hf_posenc.lab.data.corpus", "hf_posenc.lab.data.corpus"):
         monkeypatch.setattr(f"{module}.PROGRESS_BAR_MIN_PAIRS", 0)
     load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "concatenate": 2})
     shown = capfd.readouterr().err
@@ -416,7 +416,7 @@ SETTINGS = {"seed": 7, "pairs": 20, "min_words": 8, "max_words": 30}
 
 
 def test_generated_pairs_in_either_direction() -> None:
-    expected = [tuple(pair) for pair in generator.generate_pairs(**SETTINGS)]
+    expected = [tuple(pair) for pair in generate_pairs(**SETTINGS)]
     assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == expected
     swapped = load_pairs({"generator": SETTINGS, "max_examples": 5}, source_language="en", target_language="de")
     assert texts(swapped, "en", "de") == [(english, german) for german, english in expected[:5]]
@@ -437,10 +437,10 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
 def test_a_changed_generator_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tmp_path / "package" / "__init__.py"
     code.parent.mkdir()
-    monkeypatch.setattr(generator, "__file__", str(code))
+    monkeypatch.setattr(corpus, "__file__", str(code))
     for word in ("alt", "neu!"):
         code.write_text(f"# writes {word}")
-        monkeypatch.setattr(generator, "generate_pairs", _Fixed(word))
+        monkeypatch.setattr(synthetic, "generate_pairs", _Fixed(word))
         assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == [(word, word)]
 
 

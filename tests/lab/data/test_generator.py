@@ -9,26 +9,17 @@ from collections import Counter
 
 import pytest
 
-from hf_posenc.lab.data.synthetic.generator import LANGUAGES, generate_pairs
-from hf_posenc.lab.data.synthetic.grammar import (
+from hf_posenc.lab.data.synthetic import (
     ACCUSATIVE,
-    NOMINATIVE,
-    NounPhrase,
-    ago,
-    amount,
-    clause,
-    date,
-    noun_phrase,
-    sentence,
-)
-from hf_posenc.lab.data.synthetic.vocabulary import (
     CONJUNCTIONS,
     COUNTRIES,
     CURRENCIES,
     DURATIONS,
     FREE_CONJUNCTIONS,
     HANDLING_VERBS,
+    LANGUAGES,
     MEASURED_FOODS,
+    NOMINATIVE,
     PEOPLE,
     PERSON_ADJECTIVES,
     REPORT_VERBS,
@@ -38,7 +29,15 @@ from hf_posenc.lab.data.synthetic.vocabulary import (
     THINGS,
     TRADE_VERBS,
     VERB_FINAL,
+    NounPhrase,
     Phrase,
+    ago,
+    amount,
+    clause,
+    date,
+    generate_pairs,
+    noun_phrase,
+    sentence,
 )
 
 VERBS = SPEECH_VERBS + TRADE_VERBS + HANDLING_VERBS + REPORT_VERBS
@@ -78,7 +77,7 @@ def test_seeds_share_no_long_sentence() -> None:
 
 @pytest.mark.full
 def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
-    command = "from hf_posenc.lab.data.synthetic.generator import generate_pairs as g; "
+    command = "from hf_posenc.lab.data.synthetic import generate_pairs as g; "
     command += "print(ascii([tuple(pair) for pair in g(seed=5, pairs=200, min_words=6, max_words=40)]))"
     environment = os.environ | {"PYTHONHASHSEED": "4321", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(

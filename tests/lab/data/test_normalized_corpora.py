@@ -8,7 +8,7 @@ import yaml
 from datasets import Dataset
 from support.experiments import TINY, load
 
-from hf_posenc.lab.data.normalization import normalize_pairs
+from hf_posenc.lab.data.corpus import normalize_pairs
 from hf_posenc.lab.data.segmentation import SEGMENT_SEPARATOR
 from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun

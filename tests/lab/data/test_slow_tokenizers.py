@@ -9,8 +9,8 @@ from support.family_tokenizers import TEXTS, bart_tokenizer, m2m100_tokenizer, m
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.convert.folders import language_token
-from hf_posenc.lab.data.slow_tokenizers import SlowTokenizer, adopt_tokenizer, load_experiment_tokenizer
-from hf_posenc.lab.data.tags import prepend_tag
+from hf_posenc.lab.data.corpus import prepend_tag
+from hf_posenc.lab.data.tokenization import SlowTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

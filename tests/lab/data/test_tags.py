@@ -13,8 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.config.loading import load_experiment
-from hf_posenc.lab.data.corpus import load_pairs
-from hf_posenc.lab.data.tags import group_by_tags, prepend_tags
+from hf_posenc.lab.data.corpus import group_by_tags, load_pairs, prepend_tags
 from hf_posenc.lab.run.pipeline import run_system
 from hf_posenc.lab.run.prepare import (
     prepare,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_posenc.lab.data import tasks
 from hf_posenc.lab.data.corpus import load_pairs
-from hf_posenc.lab.data.tasks import pcfg, recall, scan
-from hf_posenc.lab.data.tasks.registry import FINITE_TASKS, GENERATORS, TASKS, generate_task_pairs
+from hf_posenc.lab.data.tasks import FINITE_TASKS, GENERATORS, TASKS, generate_task_pairs
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 DIRECTIONS = {"left": "LTURN", "right": "RTURN"}
@@ -37,7 +37,7 @@ def added_with_hints(symbols: list[str]) -> list[str]:
 def looked_up(symbols: list[str]) -> list[str]:
     results = [symbols[0]]
     for table in symbols[1:]:
-        results.append(recall.TABLES[int(table[1:])][results[-1]])
+        results.append(tasks.TABLES[int(table[1:])][results[-1]])
     return results
 
 
@@ -51,7 +51,7 @@ def edited(symbols: list[str]) -> list[str]:
     stack = []
     string: list[str] = []
     for symbol in reversed(symbols):
-        if symbol in pcfg.ELEMENTS:
+        if symbol in tasks.ELEMENTS:
             string = [symbol, *string]
             continue
         if string:
@@ -162,16 +162,16 @@ def test_scan_has_the_papers_commands_actions_and_length_split():
     lengths = [len(actions) for _, actions in pairs]
     assert sum(length <= 22 for length in lengths) == 16990
     assert max(lengths) == 48
-    assert scan.all_pairs() is pairs or scan.all_pairs() == pairs
+    assert tasks.all_pairs() is pairs or tasks.all_pairs() == pairs
 
 
 def test_pcfg_has_the_papers_functions_and_elements():
-    assert len(pcfg.UNARY) + len(pcfg.BINARY) == 10
-    assert len(set(pcfg.ELEMENTS)) == 520
+    assert len(tasks.UNARY) + len(tasks.BINARY) == 10
+    assert len(set(tasks.ELEMENTS)) == 520
     rng = random.Random(1)
     for functions in (0, 3, 8):
-        symbols, _ = pcfg.pcfg(rng, functions)
-        assert sum(symbol in {*pcfg.UNARY, *pcfg.BINARY} for symbol in symbols) == functions
+        symbols, _ = tasks.pcfg(rng, functions)
+        assert sum(symbol in {*tasks.UNARY, *tasks.BINARY} for symbol in symbols) == functions
 
 
 def test_a_seed_and_lengths_decide_the_pairs():

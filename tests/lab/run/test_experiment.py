@@ -31,7 +31,7 @@ from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
 from hf_posenc.lab.config.settings import Experiment
 from hf_posenc.lab.config.yaml_io import read_yaml
 from hf_posenc.lab.data.corpus import load_pairs
-from hf_posenc.lab.data.synthetic.generator import generate_pairs
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.data.tokenization import train_tokenizer
 from hf_posenc.lab.reports.report import next_steps, write_report
 from hf_posenc.lab.results.aggregation import aggregate
@@ -192,11 +192,11 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
 # The command line, up to where training would begin.
 PREPARES = """
 import sys
-import train, hf_posenc.lab.data.corpus, hf_posenc.lab.data.pair_dataset, hf_posenc.lab.run.corpora
+import train, hf_posenc.lab.data.corpus, hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora
 train.run_system = train.aggregate = train.write_report = train.next_steps = lambda *arguments: None
 config, folder = sys.argv[1:]
 for large in (10**6, 10):
-    for module in (hf_posenc.lab.data.corpus, hf_posenc.lab.data.pair_dataset, hf_posenc.lab.run.corpora):
+    for module in (hf_posenc.lab.data.corpus, hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora):
         module.PROGRESS_BAR_MIN_PAIRS = large
     print("from", large, "pairs", file=sys.stderr)
     sys.argv[1:] = [config, f"output_dir={folder}/{large}", f"data.train.generator.seed={large}"]

@@ -15,7 +15,7 @@ from support.models import EVERY_ENCODING
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import __main__, from_marian, from_transformers
-from hf_posenc.lab.data.tags import prepend_tag
+from hf_posenc.lab.data.corpus import prepend_tag
 from hf_posenc.lab.results.saved_files import read_results, read_translations
 from hf_posenc.lab.run.lengthen import LENGTHENED, LengthenJob, lengthen
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer

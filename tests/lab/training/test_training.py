@@ -36,7 +36,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.config.settings import Experiment
-from hf_posenc.lab.data.samplers import BIN_WIDTHS, DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from hf_posenc.lab.data.lengths import BIN_WIDTHS, DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
 from hf_posenc.lab.results.saved_files import read_losses
 from hf_posenc.lab.run.corpora import read_pairs
 from hf_posenc.lab.run.prepare import prepare

@@ -41,8 +41,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ...generation.translate import evaluation_view, validate_tokenizer
 from ...metrics.length_buckets.validation import BucketBounds, bucket_bounds
+from ..data.corpus import hash_test_set
 from ..data.lengths import stratified_sample
-from ..data.pair_dataset import hash_test_set
 from ..results.diagnosis_records import (
     AttentionDistance,
     AttentionEntropy,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ...tokenizer.subwords import NORMALIZATION_STEPS
 from ..data.readers import is_files_spec, is_text_spec
-from ..data.tasks.registry import TASKS
+from ..data.tasks import TASKS
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, one_of
 
 FILES_CONSTRAINT = Constraint(

@@ -17,9 +17,9 @@ from pathlib import Path
 from ...hub.errors import validate_names
 from ...utils.encoding_files import register_encodings
 from ...utils.run_folder import RESERVED_FOLDERS
+from ..data.corpus import corpus_tags, group_by_tags
 from ..data.readers import expand_home
 from ..data.segmentation import load_sentence_splitter
-from ..data.tags import corpus_tags, group_by_tags
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys
 from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_starts

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...tokenizer.text import data_options, is_blank
 from ...utils.text_io import read_lines
-from .pair_dataset import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
+from .corpus import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
 from .readers import CorpusSpec, absolute_path, resolve_texts
 
 IGNORED = -100  # label of a token after which another document begins

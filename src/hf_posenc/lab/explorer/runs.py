@@ -32,7 +32,7 @@ from ...utils.manifest import COPY_AGAIN, validate_weights, verify_folder
 from ...utils.run_folder import RunPaths, SystemPaths
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
-from ..data.synthetic.generator import generate_pairs
+from ..data.synthetic import generate_pairs
 from ..figures.attention_plots import attention_figure
 from ..figures.style import LazyFigure
 from ..reports.report_figures import report_figures

@@ -14,7 +14,7 @@ from ...utils.atomic_io import first_difference
 from ...utils.manifest import verified
 from ...utils.run_folder import SystemPaths
 from ..config.settings import Experiment, ReferenceTable, System
-from ..data.slow_tokenizers import ExperimentTokenizer, load_experiment_tokenizer
+from ..data.tokenization import ExperimentTokenizer, load_experiment_tokenizer
 from .diagnosis_records import Diagnosis
 from .json_records import read_record
 from .records import (

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from ...hub.errors import validate_names
 from ..config.section_settings import DataSettings
 from ..config.settings import System
+from ..data.corpus import rename_languages
 from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
-from ..data.pair_dataset import rename_languages
 from ..data.plain_text import text_chunks
 from ..data.readers import CorpusSpec
 from .corpora import read_pairs

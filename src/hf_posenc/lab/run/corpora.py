@@ -15,16 +15,21 @@ from ...utils.manifest import save_folder, verified
 from ...utils.run_folder import RunPaths
 from ..config.section_settings import DataSettings
 from ..config.settings import Segmentation
-from ..data.concatenation import concatenate_consecutive
-from ..data.corpus import load_pairs
-from ..data.normalization import normalize_pairs
-from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
+from ..data.corpus import (
+    PROGRESS_BAR_MIN_PAIRS,
+    TagPair,
+    concatenate_consecutive,
+    corpus_tags,
+    group_by_tags,
+    load_pairs,
+    normalize_pairs,
+    prepend_tags,
+    progress_bars,
+)
 from ..data.plain_text import load_blocks
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
-from ..data.slow_tokenizers import ExperimentTokenizer
-from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
-from ..data.tokenization import tokenize_pairs
+from ..data.tokenization import ExperimentTokenizer, tokenize_pairs
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from datasets import Dataset
 from ...generation.translate import TranslationOutput
 from ...metrics.loading import load_length_buckets
 from ..config.section_settings import ScoreSettings
-from ..data.pair_dataset import hash_test_set
+from ..data.corpus import hash_test_set
 from ..data.segmentation import join_translations
-from ..data.slow_tokenizers import ExperimentTokenizer
+from ..data.tokenization import ExperimentTokenizer
 from ..results.json_records import parse
 from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime
 from ..results.saved_files import has_translations, read_translations, write_statistics, write_translations

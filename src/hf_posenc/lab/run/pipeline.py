@@ -23,7 +23,7 @@ from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ...utils.manifest import add_to_manifest, save_folder, validate_weights
 from ...utils.run_folder import SystemPaths
 from ..analysis.teacher_forced import diagnose
-from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
+from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
 from ..reports.card import write_card
 from ..reports.hub import is_pushed, push_system
 from ..results.json_records import read_record, write_record

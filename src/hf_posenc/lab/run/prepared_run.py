@@ -13,10 +13,10 @@ from datasets import Dataset, concatenate_datasets
 
 from ...utils.run_folder import RunPaths, SystemPaths
 from ..config.settings import Experiment, System
+from ..data.corpus import corpus_tags, group_by_tags, prepend_tag
 from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
 from ..data.readers import CorpusSpec, resolve_name_or_path
-from ..data.slow_tokenizers import ExperimentTokenizer
-from ..data.tags import corpus_tags, group_by_tags, prepend_tag
+from ..data.tokenization import ExperimentTokenizer
 from ..training.arguments import TrainingArguments, training_arguments
 from .corpora import CorpusStore
 from .shared_tokenizer import load_shared_tokenizer

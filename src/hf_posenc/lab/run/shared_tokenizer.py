@@ -17,8 +17,7 @@ from ..config.section_settings import VOCABULARY_KEYS
 from ..config.settings import System
 from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
-from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer
-from ..data.tokenization import train_tokenizer
+from ..data.tokenization import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer, train_tokenizer
 from .corpora import languages, read_pairs
 from .task_validation import validate_task_symbols
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ..config.settings import System
 from ..data.readers import CorpusSpec
-from ..data.slow_tokenizers import ExperimentTokenizer
-from ..data.tasks.registry import generate_task_pairs
+from ..data.tasks import generate_task_pairs
+from ..data.tokenization import ExperimentTokenizer
 
 
 def task_pairs(corpus_spec: CorpusSpec) -> Iterator[tuple[list[str], list[str]]]:

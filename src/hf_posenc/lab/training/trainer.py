@@ -22,8 +22,7 @@ from transformers.utils import PushInProgress
 
 from ...generation.translate import validate_tokenizer
 from ...transformer.encoder_decoder import ConditionalGeneration
-from ..data.lengths import lengths
-from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from ..data.lengths import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler, lengths
 from .arguments import TrainingArguments
 from .checkpoints import (
     delete_old_checkpoints,

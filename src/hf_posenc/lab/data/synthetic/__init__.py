@@ -1,1 +1,0 @@
-"""The embedded generator of German-English sentences: vocabulary, grammar, sampling."""

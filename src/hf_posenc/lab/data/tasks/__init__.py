@@ -1,1 +1,0 @@
-"""Algorithmic tasks on which length generalization is measured, with exact answers at every length."""
