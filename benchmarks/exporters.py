@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers.exporters.base import ExportedModel
 
 from hf_posenc.generation.model_inputs import CACHE_NAME
-from hf_posenc.inference.onnx_export import (
+from hf_posenc.inference.onnx_engine import (
     export_components,
     import_exporters,
     root_cause,

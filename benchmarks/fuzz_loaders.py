@@ -46,8 +46,7 @@ from transformers import (
 )
 
 import hf_posenc
-from hf_posenc.convert.auto_loading import auto_from_pretrained
-from hf_posenc.convert.folders import convert_folder
+from hf_posenc.convert.folders import auto_from_pretrained, convert_folder
 from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.data.synthetic import generate_pairs

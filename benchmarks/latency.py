@@ -56,7 +56,7 @@ from simultaneous import (
 )
 
 from hf_posenc import StreamingTranslator
-from hf_posenc.inference.source_reach import compute_source_reach
+from hf_posenc.inference.streaming import compute_source_reach
 from hf_posenc.inference.translation_job import load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.tokenizer.subwords import build_normalizer

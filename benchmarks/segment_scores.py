@@ -18,7 +18,7 @@ from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.results.saved_files import read_translations
 from hf_posenc.lab.run.prepared_run import PreparedRun, PreparedSystem, PreparedTestSet
 from hf_posenc.metrics.length_buckets.scorers import SCORERS, corpus_score, sentence_statistics
-from hf_posenc.metrics.translation_audit.resegmentation import resegment
+from hf_posenc.metrics.translation_audit.decoding import resegment
 
 METRICS = ("bleu", "chrf", "ter")
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}

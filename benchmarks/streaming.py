@@ -23,8 +23,8 @@ import common
 import torch
 
 from hf_posenc import StreamingTranslator
-from hf_posenc.inference.onnx_model import is_onnx
-from hf_posenc.inference.onnx_stream import OnnxStreamDecoder
+from hf_posenc.inference.onnx_engine import is_onnx
+from hf_posenc.inference.stream_decoder import OnnxStreamDecoder
 from hf_posenc.inference.translation_job import load_model, load_onnx, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 

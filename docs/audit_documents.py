@@ -16,7 +16,7 @@ from coverage_figure import LABELS, SEED, TEST_SET
 from saved_documents import RUN, read_test_sets, read_translations
 from saved_results import markdown_table
 
-from hf_posenc.lab.figures.audit_plots import coverage_figure
+from hf_posenc.lab.figures.diagnostics_plots import coverage_figure
 from hf_posenc.lab.figures.style import save_figure
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.utils.atomic_io import atomic_write

@@ -22,9 +22,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_columns, score, scores
 
-from hf_posenc.lab.figures.alignment_plots import end_forbidden_figure, source_position_figure
-from hf_posenc.lab.figures.perplexity_plots import perplexity_figure
-from hf_posenc.lab.figures.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
+from hf_posenc.lab.figures.diagnostics_plots import end_forbidden_figure, source_position_figure
+from hf_posenc.lab.figures.score_plots import (
+    bleu_by_length_figure,
+    perplexity_figure,
+    ranking_by_test_set_figure,
+    ranking_figure,
+)
 from hf_posenc.lab.figures.style import (
     FONT_SIZE,
     MARKERS,

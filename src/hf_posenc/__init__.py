@@ -23,18 +23,15 @@ from .alignments.base import Alignment
 from .alignments.registry import ALIGNMENTS, register_alignment
 from .baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .convert.checkpoints import from_transformers, to_transformers
+from .convert.checkpoints import from_marian, from_transformers, to_marian, to_transformers
 from .convert.encodings import convert_encodings
-from .convert.marian import from_marian, to_marian
 from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .encodings.positions import AttentionContext, distance
 from .encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .encodings.sinusoidal import sinusoids
 from .hub.version import __version__
-from .inference.ctranslate2_export import to_ctranslate2
-from .inference.ctranslate2_translator import CTranslate2Translator
-from .inference.onnx_export import to_onnx
-from .inference.onnx_model import PosEncOnnxModel
+from .inference.ctranslate2_engine import CTranslate2Translator, to_ctranslate2
+from .inference.onnx_engine import PosEncOnnxModel, to_onnx
 from .inference.streaming import StreamingTranslator
 from .metrics.loading import load_length_buckets, load_translation_audit
 from .tokenizer.tokenization_posenc import PosEncTokenizer

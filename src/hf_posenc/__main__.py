@@ -37,18 +37,23 @@ from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.hub.version import untested_transformers_warning
-from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
-from hf_posenc.inference.ctranslate2_export import to_ctranslate2
-from hf_posenc.inference.onnx_export import to_onnx
-from hf_posenc.inference.translation_job import TranslationJob, load_model, model_folder, silence_logging
+from hf_posenc.inference.ctranslate2_engine import to_ctranslate2
+from hf_posenc.inference.onnx_engine import to_onnx
+from hf_posenc.inference.translation_job import (
+    TranslationJob,
+    load_model,
+    model_folder,
+    silence_logging,
+    translate_lines,
+    translate_to_file,
+)
 from hf_posenc.lab.reports.audit import ARGUMENTS as AUDIT_ARGUMENTS
 from hf_posenc.lab.reports.audit import audit_files
 from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.lab.run.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.utils.atomic_io import explain_full_disk
-from hf_posenc.utils.command_line import command_errors, set_stdout_utf8
-from hf_posenc.utils.encoding_files import register_encodings
+from hf_posenc.utils.command_line import command_errors, register_encodings, set_stdout_utf8
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}

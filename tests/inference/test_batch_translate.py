@@ -18,11 +18,17 @@ from torch import nn
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctranslate2
 from hf_posenc.generation.translate import translate_in_batches
-from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
-from hf_posenc.inference.quantization import Int8Linear, quantize_int8
-from hf_posenc.inference.translation_job import TranslateFunction, TranslationJob, load_model
+from hf_posenc.inference.translation_job import (
+    Int8Linear,
+    TranslateFunction,
+    TranslationJob,
+    load_model,
+    quantize_int8,
+    translate_lines,
+    translate_to_file,
+)
 from hf_posenc.utils.atomic_io import exclusive_lock
-from hf_posenc.utils.encoding_files import register_encodings
+from hf_posenc.utils.command_line import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends
 
 LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]

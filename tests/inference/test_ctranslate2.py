@@ -15,7 +15,7 @@ from hf_posenc import (
     register_position_encoding,
     to_ctranslate2,
 )
-from hf_posenc.inference.ctranslate2_specs import ACTIVATIONS
+from hf_posenc.inference.ctranslate2_engine import ACTIVATIONS
 from hf_posenc.tokenizer.subwords import SPECIAL_TOKENS
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 

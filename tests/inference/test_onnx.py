@@ -13,10 +13,8 @@ from support.streams import OFFLINE, assert_streams_exactly, random_text, varied
 from support.threads import NUM_THREADS, together
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
-from hf_posenc.inference.batch_translate import translate_lines
-from hf_posenc.inference.onnx_export import verify_outputs
-from hf_posenc.inference.onnx_model import GRAPHS
-from hf_posenc.inference.translation_job import TranslationJob
+from hf_posenc.inference.onnx_engine import GRAPHS, verify_outputs
+from hf_posenc.inference.translation_job import TranslationJob, translate_lines
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")

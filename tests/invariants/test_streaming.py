@@ -14,7 +14,7 @@ from hf_posenc import (
     StreamingTranslator,
     convert_encodings,
 )
-from hf_posenc.inference.source_reach import compute_source_reach
+from hf_posenc.inference.streaming import compute_source_reach
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 

@@ -8,7 +8,7 @@ from test_linear_attention import EXACT, short, whole_and_parts  # noqa: F401  (
 from test_streaming import encode_in_pieces
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
-from hf_posenc.inference.source_reach import compute_source_reach
+from hf_posenc.inference.streaming import compute_source_reach
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 SMALLER = pytest.mark.parametrize("lookahead", [0, 1])

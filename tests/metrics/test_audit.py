@@ -22,8 +22,7 @@ from hf_posenc.__main__ import format_warning
 from hf_posenc.lab.reports.audit import audit_files, audit_table
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.metrics.translation_audit import decoding
-from hf_posenc.metrics.translation_audit.alignment import segment_folds
-from hf_posenc.metrics.translation_audit.decoding import COSTS, Document, find_paths
+from hf_posenc.metrics.translation_audit.decoding import COSTS, Document, find_paths, segment_folds
 from hf_posenc.metrics.translation_audit.findings import find
 from hf_posenc.metrics.translation_audit.lexicon import tokenize
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from hf_posenc.metrics.translation_audit import resegmentation
-from hf_posenc.metrics.translation_audit.resegmentation import resegment
+from hf_posenc.metrics.translation_audit import decoding
+from hf_posenc.metrics.translation_audit.decoding import resegment
 
 mweralign = pytest.importorskip("mweralign")
 REFERENCES = ["A man walks down the street.", "A woman sits on a bench.", "Two dogs run."]
@@ -58,7 +58,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 def test_missing_references_or_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no references; give"):
         resegment("a", [])
-    resegmentation.load_aligner.cache_clear()
+    decoding.load_aligner.cache_clear()
     monkeypatch.setitem(sys.modules, "mweralign", None)
     with pytest.raises(ValueError, match=r'extra "resegmentation", but .* `pip install'):
         resegment("a", ["a"])

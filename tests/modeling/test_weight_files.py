@@ -11,7 +11,7 @@ from support.models import tiny_model, translator
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
-from hf_posenc.convert.auto_loading import auto_from_pretrained
+from hf_posenc.convert.folders import auto_from_pretrained
 from hf_posenc.transformer.loading import expected_loading_info, tensor_shapes, weight_files
 
 SHARDED = {"max_shard_size": "10KB"}

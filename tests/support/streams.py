@@ -5,7 +5,7 @@ import random
 import torch
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
-from hf_posenc.inference.stream_search import BeamSearch
+from hf_posenc.inference.stream_decoder import BeamSearch
 from hf_posenc.inference.streaming import EncodedSource, StreamingModel
 from support.models import TEXTS, translator
 

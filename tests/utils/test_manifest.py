@@ -8,7 +8,7 @@ import pytest
 from support.models import translator
 
 from hf_posenc import CTranslate2Translator
-from hf_posenc.inference.ctranslate2_export import to_ctranslate2
+from hf_posenc.inference.ctranslate2_engine import to_ctranslate2
 from hf_posenc.inference.translation_job import TranslationJob, load_model
 from hf_posenc.lab.analysis.probes import PlotExtent, trained_probes
 from hf_posenc.lab.explorer.runs import ExplorerRun

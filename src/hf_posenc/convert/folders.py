@@ -3,24 +3,66 @@
 A tokenizer is saved as it is, with its own files, because `AutoTokenizer` takes its class from tokenizer_config.json.
 Multilingual models have language tags. The source's is a token of the source, which the tokenizer writes; the target's
 is the first token of the target, which `forced_bos_token_id` of the generation config forces.
+
+Also loading by transformers' Auto classes, without code from checkpoints.
 """
 
 import copy
 import os
 import re
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, decoders
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from ..generation.translate import validate_tokenizer
-from ..hub.errors import CONFIG_FILES, TOKENIZER_FILES, closest_name, explain_unreadable
+from ..hub.errors import CONFIG_FILES, MODEL_FILES, TOKENIZER_FILES, closest_name, explain_unreadable
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.loading import set_weights_mode
 from ..utils.manifest import save_folder
-from .auto_loading import auto_from_pretrained
 from .checkpoints import convert_checkpoint, load_any_config, to_transformers
+
+FILES_READ = {AutoConfig: CONFIG_FILES, AutoTokenizer: (*TOKENIZER_FILES, *CONFIG_FILES)}  # by others: MODEL_FILES
+
+
+def auto_from_pretrained(auto: Any, name: str | PathLike[str] | None, **options: object) -> Any:
+    """The object that `auto`, an Auto class, loads from a checkpoint: a folder or a name on the Hub.
+
+    Raises a ValueError for files that cannot be read, and for a checkpoint that needs its own code: a model or a
+    tokenizer of another family.
+    """
+    with explain_unreadable(name, FILES_READ.get(auto, MODEL_FILES), options):
+        try:
+            return auto.from_pretrained(name, trust_remote_code=False, **options)
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+            raise ValueError(
+                f"Code of a checkpoint must not run, but {name} needs code of its own ({auto.__name__}). Name a model "
+                "of this family, whose tokenizer is PosEncTokenizer or one of transformers; or load it in a script of "
+                "yours."
+            ) from None
+
+
+def auto_model_class(config: PreTrainedConfig) -> Any:
+    """The Auto class of a model with an output projection: AutoModelForSeq2SeqLM, or AutoModelForCausalLM."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def load_model_with_head(name: str | PathLike[str]) -> Any:
+    """The model of a checkpoint with its output projection, by the class that its config belongs to."""
+    return auto_from_pretrained(auto_model_class(auto_from_pretrained(AutoConfig, name)), name)
+
 
 FORMATS = ("posenc", "transformers")
 WITHOUT_TAGS = (

@@ -44,7 +44,7 @@ than the distance. Where `is_global` is False, keys from `max_distance` on are h
 `lookahead_distance` on, which is smaller or None. Where `preserves_head_dim` is False, `rotate_queries` and
 `rotate_keys` return wider vectors, and linear attention is not used.
 
-Properties for streaming (source_reach.py): `left_context` and `lookahead` are the numbers of tokens before and after a
+Properties for streaming (streaming.py): `left_context` and `lookahead` are the numbers of tokens before and after a
 token that the encoding reads for it, None for all of them. Neither counts the keys that attention attends to, nor the
 tokens between a query and a key: a window bounds both. They are 0 for an encoding of single tokens and of pairs.
 """

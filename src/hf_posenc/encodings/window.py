@@ -6,7 +6,7 @@ the query's own position, in cross-attention on its source position. In a sum it
 and the number of attended keys, at any input length.
 
 `window_lookahead` gives the side after the query a size of its own. A model that translates a text while it is being
-read waits for the keys on this side (source_reach.py). Therefore a smaller one has less latency. An encoder with it is
+read waits for the keys on this side (streaming.py). Therefore a smaller one has less latency. An encoder with it is
 not reversal-equivariant: the registry's property is that of the default.
 """
 

@@ -31,7 +31,6 @@ from support.analyses import tokenizer as words
 from hf_posenc.alignments.tracking import attention_centroid
 from hf_posenc.generation.translate import evaluation_view
 from hf_posenc.lab.analysis import decoding_analysis
-from hf_posenc.lab.analysis.attention_statistics import entropy_by_bucket, sum_entropies
 from hf_posenc.lab.analysis.decoding_analysis import (
     JUMP_THRESHOLD,
     Decoding,
@@ -41,8 +40,14 @@ from hf_posenc.lab.analysis.decoding_analysis import (
     decoding_example,
     pair_token_ids,
 )
-from hf_posenc.lab.figures.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
-from hf_posenc.lab.figures.diagnostics_plots import loss_by_position_figure, loss_figure
+from hf_posenc.lab.analysis.teacher_forced import entropy_by_bucket, sum_entropies
+from hf_posenc.lab.figures.diagnostics_plots import (
+    end_forbidden_figure,
+    entropy_figure,
+    loss_by_position_figure,
+    loss_figure,
+    source_position_figure,
+)
 from hf_posenc.lab.results.json_records import to_json
 from hf_posenc.lab.results.records import CurvePoint, TrainingCurves
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration

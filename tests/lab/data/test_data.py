@@ -168,9 +168,8 @@ def test_the_progress_bars_of_small_corpora_are_hidden_and_the_setting_survives(
 def test_the_progress_bars_of_large_corpora_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # These are patched, because 100,000 pairs take half a minute.
-    for module in ("hf_posenc.lab.data.corpus", "hf_posenc.lab.data.corpus"):
-        monkeypatch.setattr(f"{module}.PROGRESS_BAR_MIN_PAIRS", 0)
+    # Patched, because 100,000 pairs take half a minute.
+    monkeypatch.setattr("hf_posenc.lab.data.corpus.PROGRESS_BAR_MIN_PAIRS", 0)
     load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "concatenate": 2})
     shown = capfd.readouterr().err
     assert "Generating" in shown and "Map" in shown

@@ -29,35 +29,30 @@ from transformers import BartConfig
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
 from hf_posenc.lab import explorer
 from hf_posenc.lab.analysis.attention_maps import translate_with_attention
-from hf_posenc.lab.analysis.probes import PlotExtent, untrained_probes
-from hf_posenc.lab.analysis.probing import added_vectors
-from hf_posenc.lab.explorer.encoding_views import affordable_tokens, encoding_views
-from hf_posenc.lab.explorer.html import figure_html, table_html, translation_html
-from hf_posenc.lab.explorer.render import render_png
+from hf_posenc.lab.analysis.probes import PlotExtent, added_vectors, untrained_probes
+from hf_posenc.lab.explorer.html import figure_html, render_png, table_html, translation_html
 from hf_posenc.lab.explorer.runs import (
+    EncodingChoice,
     ExplorerRun,
+    Probes,
     TranslationResult,
     attention_of_pair,
+    depends_on_heads,
+    depends_on_side,
+    describe_probe,
     generated_sentence,
     head_figure,
+    parameter_value,
+    parameters_of_encodings,
+    probes_for,
     repeat_sentence,
     run_figures,
     score_table,
     scored_test_sets,
     translate,
 )
-from hf_posenc.lab.explorer.state import (
-    EncodingChoice,
-    Probes,
-    depends_on_heads,
-    depends_on_side,
-    describe_probe,
-    parameter_value,
-    parameters_of_encodings,
-    probes_for,
-)
-from hf_posenc.lab.explorer.walkthrough import explain_value, fit_wave
-from hf_posenc.lab.figures.attention_plots import attention_figures
+from hf_posenc.lab.explorer.views import affordable_tokens, encoding_views, explain_value, fit_wave
+from hf_posenc.lab.figures.save_figures import attention_figures
 from hf_posenc.lab.figures.style import LazyFigure
 from hf_posenc.lab.results.tables import Table
 

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from hf_posenc.lab.explorer import guard
-from hf_posenc.lab.explorer.guard import MAX_BODY_BYTES, Guard, hosts_from_environment
+from hf_posenc.lab.explorer import page as page_module
+from hf_posenc.lab.explorer.page import MAX_BODY_BYTES, Guard, hosts_from_environment
 
 PAGE = "http://localhost:7860"
 
@@ -91,8 +91,8 @@ def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
 
 
 def test_more_requests_than_the_page_answers_at_once_are_refused(monkeypatch):
-    monkeypatch.setattr(guard, "MAX_OPEN_REQUESTS", 1)
-    page = guard.Guard(nested := Nested())
+    monkeypatch.setattr(page_module, "MAX_OPEN_REQUESTS", 1)
+    page = page_module.Guard(nested := Nested())
     nested.page = page
     assert TestClient(page, base_url=PAGE).get("/").text == "503"
     assert page.num_open == 0
@@ -102,7 +102,7 @@ def test_more_requests_than_the_page_answers_at_once_are_refused(monkeypatch):
 class Nested:
     """An app that sends a request to its page before it answers, with that one's status."""
 
-    page: guard.Guard
+    page: page_module.Guard
 
     async def __call__(self, scope, receive, send):
         messages = []
@@ -118,7 +118,7 @@ class Nested:
 def server(monkeypatch):
     """A server of the app with very little patience; it ends with the test."""
     uvicorn = pytest.importorskip("uvicorn")
-    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(page_module, "REQUEST_SECONDS", 0.05)
     app = Guard(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])]))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = Thread(target=server.run)
@@ -126,7 +126,7 @@ def server(monkeypatch):
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    guard.limit_waiting(server)
+    page_module.limit_waiting(server)
     yield server
     server.should_exit = True
     thread.join()

@@ -11,12 +11,16 @@ import pytest
 import torch
 from support.models import TEXTS_VOCABULARY, tiny_model
 
-from hf_posenc.lab.analysis import probing
+from hf_posenc.lab.analysis import probes
 from hf_posenc.lab.explorer import runs
-from hf_posenc.lab.explorer.runs import ExplorerRun, attention_of_pair, parse_sentence, parse_translations, translate
-from hf_posenc.lab.explorer.state import (
+from hf_posenc.lab.explorer.runs import (
     EncodingChoice,
+    ExplorerRun,
+    attention_of_pair,
+    parse_sentence,
+    parse_translations,
     probes_for,
+    translate,
     validate_choice,
     validate_choices,
     validate_number,
@@ -148,17 +152,17 @@ def test_many_queries_of_a_wide_head_are_computed_in_blocks(monkeypatch: pytest.
     """All at once, the unit queries of one head of 1024 channels have keys of a gigabyte."""
     subject = probes_for(EncodingChoice(encodings=("deberta", "relative"), width=24, heads=2))["attention"]
     asked = []
-    score_biases = probing.score_biases_at
+    score_biases = probes.score_biases_at
 
     def counted(positions: Any, q_NHK: Any, pos_1Q: Any, pos_1S: Any, layer: int) -> Any:
         asked.append(q_NHK.numel() * pos_1S.shape[1])
         return score_biases(positions, q_NHK, pos_1Q, pos_1S, layer)
 
-    monkeypatch.setattr(probing, "score_biases_at", counted)
-    queries = probing.standard_normal(30, 2, 12)
+    monkeypatch.setattr(probes, "score_biases_at", counted)
+    queries = probes.standard_normal(30, 2, 12)
     found = {}
     for most in (2**22, 2000):
         asked.clear()
-        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0, most)
+        found[most] = probes.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0, most)
         assert max(asked) <= most
     np.testing.assert_allclose(found[2**22], found[2000], rtol=1e-12, atol=1e-12)

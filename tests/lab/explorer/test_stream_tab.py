@@ -11,7 +11,7 @@ from test_explorer import chromium, in_a_browser, opened, served, tab  # noqa: F
 
 from hf_posenc import StreamingTranslator
 from hf_posenc.lab.explorer.runs import ExplorerRun
-from hf_posenc.lab.explorer.streaming_view import default_system, source_kind, stream_html, stream_record
+from hf_posenc.lab.explorer.views import default_system, source_kind, stream_html, stream_record
 
 TEXT = "Ein Hund. Zwei Kinder im Schnee Ein Hund"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hf_posenc.lab.figures.perplexity_plots import perplexity_figure
+from hf_posenc.lab.figures.score_plots import perplexity_figure
 from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import BucketScore, LengthScores
 from hf_posenc.lab.results.tables import length_table

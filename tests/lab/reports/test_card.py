@@ -22,8 +22,7 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.alignments.length_ratio import LengthRatio
 from hf_posenc.lab.data.lengths import stratified_sample
 from hf_posenc.lab.reports import card
-from hf_posenc.lab.reports.card import model_card, write_card
-from hf_posenc.lab.reports.card_template import TEMPLATE
+from hf_posenc.lab.reports.card import TEMPLATE, model_card, write_card
 from hf_posenc.utils.run_folder import RunPaths, SystemPaths
 
 

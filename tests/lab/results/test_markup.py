@@ -20,7 +20,7 @@ from support.run_folders import RESULT, SETTINGS, TRAINING, change, run_folder
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.lab.config.loading import load_experiment
-from hf_posenc.lab.explorer.render import render_png
+from hf_posenc.lab.explorer.html import render_png
 from hf_posenc.lab.figures.style import save_figure
 from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.results.length_limits import TableRows
@@ -39,7 +39,7 @@ from hf_posenc.lab.results.rendering import (
 )
 from hf_posenc.lab.results.saved_files import read_results
 from hf_posenc.lab.results.tables import Table
-from hf_posenc.utils.names import is_valid_name
+from hf_posenc.utils.run_folder import is_valid_name
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -47,7 +47,7 @@ from hf_posenc.lab.training.callbacks import ProgressBarCallback
 from hf_posenc.lab.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint
 from hf_posenc.lab.training.trainer import LengthTrainer
 from hf_posenc.utils.atomic_io import exclusive_lock
-from hf_posenc.utils.encoding_files import register_encodings
+from hf_posenc.utils.command_line import register_encodings
 from hf_posenc.utils.manifest import MANIFEST, validate_weights, write_file
 
 # which others extend

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
-from hf_posenc.lab.analysis.attention_statistics import sum_entropies
+from hf_posenc.lab.analysis.teacher_forced import sum_entropies
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.callbacks import JsonLogger, ProgressBarCallback
 from hf_posenc.lab.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints
@@ -292,8 +292,8 @@ def test_training_and_evaluation_need_no_float64_on_their_device(tokenizer, tmp_
 
 # float64 is made on the CPU: after .cpu(), or where nothing is ever on another device.
 ON_THE_CPU = {
-    "lab/explorer/walkthrough.py", "convert/families.py", "lab/figures/encoding_plots.py", "lab/analysis/probing.py",
-    "lab/analysis/probes.py", "lab/training/checkpoints.py", "inference/onnx_stream.py",
+    "lab/explorer/views.py", "convert/families.py", "lab/figures/encoding_plots.py", "lab/analysis/probes.py",
+    "lab/training/checkpoints.py", "inference/stream_decoder.py",
 }  # fmt: skip
 
 

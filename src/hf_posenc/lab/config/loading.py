@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ...hub.errors import validate_names
-from ...utils.encoding_files import register_encodings
+from ...utils.command_line import register_encodings
 from ...utils.run_folder import RESERVED_FOLDERS
 from ..data.corpus import corpus_tags, group_by_tags
 from ..data.readers import expand_home

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from ...hub.errors import validate_names
 from ...metrics.length_buckets.scorers import SCORERS, BertScore
 from ...tokenizer.subwords import validate_tags
-from ...utils.names import validate_folder_name, validate_name, validate_test_set_names
+from ...utils.run_folder import validate_folder_name, validate_name, validate_test_set_names
 from ..data.corpus import validate_corpus_spec, validate_corpus_tags
 from .schema import Section, validate_fields
 from .section_settings import DataSettings, ScoreSettings

@@ -15,8 +15,7 @@ import datasets
 from datasets import Dataset, Features, Value
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
-from ...convert.auto_loading import auto_from_pretrained
-from ...convert.folders import language_token, language_tokens
+from ...convert.folders import auto_from_pretrained, language_token, language_tokens
 from ...tokenizer.text import data_options
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...utils.manifest import sha256

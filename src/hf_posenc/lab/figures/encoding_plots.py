@@ -12,8 +12,8 @@ import torch
 from matplotlib.figure import Figure
 
 from ...encodings.base import MASK_VALUE
-from ..analysis.probes import EncodingProbe
-from ..analysis.probing import (
+from ..analysis.probes import (
+    EncodingProbe,
     added_vectors,
     embed_influence,
     key_vectors,
@@ -22,16 +22,20 @@ from ..analysis.probing import (
     standard_normal,
     value_vectors,
 )
-from ..analysis.probing import wavelengths as wavelengths_of
-from .distance_plots import all_equal, influence_figure, rotation_figure, score_bias_figure, vectors_by_distance_figure
+from ..analysis.probes import wavelengths as wavelengths_of
 from .style import LazyFigure
 from .vector_plots import (
+    all_equal,
     channels_figure,
+    influence_figure,
     many_positions_figure,
     norms_figure,
     positions_figure,
     positions_per_row,
     products_figure,
+    rotation_figure,
+    score_bias_figure,
+    vectors_by_distance_figure,
     wavelength_figure,
     widths_figure,
 )

@@ -1,11 +1,11 @@
-"""Scores to figures: by source length, and ranked.
+"""Scores to figures: by source length, ranked, and the perplexity of language models by position and context.
 
 Pure functions from records of saved results to matplotlib figures.
 """
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, Protocol
 
@@ -13,12 +13,12 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 from numpy.typing import ArrayLike
 
 from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
 from ..results.records import SCALES, BucketScore, ScoresByRow
-from ..results.tables import common_buckets
-from .annotations import annotate_training_lengths, x_of_length
+from ..results.tables import common_buckets, length_unit
 from .style import (
     AMOUNT_COLORMAP,
     FONT_SIZE,
@@ -27,6 +27,7 @@ from .style import (
     WIDTH_INCHES,
     add_legend,
     base_name,
+    height_with_legend,
     label_axes,
     label_lines,
     legend_label,
@@ -34,6 +35,79 @@ from .style import (
     or_nan,
     style_axes,
 )
+
+
+def annotate_training_lengths(
+    panels: list[Axes],
+    groups: Sequence[BucketScore],
+    max_lengths: Mapping[str, int | None],
+    min_lengths: Mapping[str, int | None],
+    colours: Mapping[str, str],
+) -> None:
+    """Draw a line at each maximum training length, and one below each minimum training length."""
+    draw_length_lines(
+        panels, max_lengths, ("limit", "limits"), lambda max_length: x_of_length(max_length, groups), colours
+    )
+    draw_length_lines(
+        panels, min_lengths, ("from", "from"), lambda min_length: x_of_length(min_length - 1, groups), colours
+    )
+
+
+def draw_length_lines(
+    panels: list[Axes],
+    lengths: Mapping[str, int | None],
+    label_words: tuple[str, str],
+    x_of: Callable[[int], float | None],
+    colours: Mapping[str, str],
+) -> None:
+    """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
+
+    `label_words` are the singular and the plural for the label. Systems with the same limit alternate in the dashes of
+    one line. Limits close together share one label.
+    """
+    shared = len(set(lengths.values())) == 1
+    labels: list[list[tuple[float, int]]] = []
+    for length in sorted({length for length in lengths.values() if length is not None}):
+        if (x := x_of(length)) is None:
+            continue
+        line_colours = [LIMIT_COLOUR] if shared else [colours[name] for name in lengths if lengths[name] == length]
+        dash = 4.0
+        for index, colour in enumerate(line_colours):
+            gap = dash * max(1, len(line_colours) - 1)
+            for axes in panels:
+                axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-index * dash, (dash, gap)), zorder=1.5)
+        if labels and x - labels[-1][-1][0] < 0.6:
+            labels[-1].append((x, length))
+        else:
+            labels.append([(x, length)])
+    for close_lengths in labels:
+        panels[0].annotate(
+            f"training\n{label_words[len(close_lengths) > 1]} {', '.join(str(length) for _, length in close_lengths)}",
+            (sum(x for x, _ in close_lengths) / len(close_lengths), 1.0),
+            (0, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=FONT_SIZE,
+        )
+
+
+def x_of_length(length: int, groups: Sequence[BucketScore]) -> float | None:
+    """The x coordinate of a length on an axis of length buckets; None beyond the last bucket.
+
+    Inside a bucket it is linear. At a bucket's upper bound, and between two buckets, it is their border. In a last
+    bucket without an upper bound it approaches the right border as the length grows.
+    """
+    for index, group in enumerate(groups):
+        before = max(int(group.low) - 1, 0)
+        if length <= before:
+            return index - 0.5
+        if group.high is None:
+            return index - 0.5 + (1 - before / length)
+        if length <= (end := int(group.high)):
+            return index - 0.5 + (length - before) / (end - before)
+    return None
 
 
 class Bucket(Protocol):
@@ -311,3 +385,46 @@ def scale_panels(bleu: Axes, ratio: Axes, groups: Sequence[BucketScore]) -> None
     bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(top, middle + 2.5))
     low, high = ratio.get_ylim()
     ratio.set_ylim(min(low, 0.9), max(high, 1.1))
+
+
+MAX_LINEAR_RATIO = 3.0  # between the largest and the smallest perplexity; beyond it the axis is logarithmic
+
+
+def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengths: TrainingLengths) -> Figure:
+    """The perplexity of every bucket of positions or context lengths, a line for each system.
+
+    Buckets are categories, as in `bleu_by_length_figure`. Up to five systems are labelled at the ends of their lines. A
+    vertical line marks the training length. Buckets of fewer than MIN_PAIRS windows have hollow marks.
+    """
+    columns = common_buckets(results, test_set)[1:]
+    shown = shown_buckets(columns)
+    max_lengths = validate_max_lengths(results, max_training_lengths)
+    labels = {system: legend_label(system, max_lengths) for system in results}
+    buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
+    has_legend = len(buckets) > MAX_LINES
+    height = height_with_legend(4.0, labels.values()) if has_legend else 3.6
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    axes = figure.subplots()
+    styles, first = line_styles(buckets), next(iter(buckets.values()))
+    for (system, row), offset in zip(buckets.items(), series_offsets(len(buckets)), strict=True):
+        draw_by_bucket(axes, row, "perplexity", offset, styles[system], labels[system])
+    colours = {system: styles[system][0] for system in buckets}
+    annotate_training_lengths([axes], first, max_lengths, dict.fromkeys(buckets), colours)
+    axes.set_xticks(range(len(first)), [f"{bucket.label}\nn={bucket.n:g}" for bucket in first])
+    axes.set_xlim(-0.5, len(first) - 0.5)
+    note = textwrap.fill(mark_note(buckets).replace("sentences", "windows").replace("pairs", "windows"), 100)
+    label_axes(axes, "\n".join(filter(None, [length_unit(first), note])), "perplexity")
+    style_axes(axes)
+    known = [score for row in buckets.values() for bucket in row if (score := bucket.score("perplexity")) is not None]
+    if known and max(known) > MAX_LINEAR_RATIO * min(known):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if has_legend:
+        add_legend(figure, axes.get_lines())
+    else:
+        ends = {
+            labels[system]: (or_nan(row[-1].score("perplexity")), colours[system]) for system, row in buckets.items()
+        }
+        label_lines(axes, {name: end for name, end in ends.items() if not math.isnan(end[0])})
+    return figure

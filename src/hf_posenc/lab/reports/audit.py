@@ -186,7 +186,7 @@ def add_source_lines(record: dict[str, Any], document: Document) -> None:
 
 
 def save_audit(result: dict[str, Any], table: str, folder: Path) -> None:
-    from ..figures.audit_plots import coverage_figure
+    from ..figures.diagnostics_plots import coverage_figure
     from ..figures.style import save_figure
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,40 +1,189 @@
-"""Model cards: pure functions from the files of a scored system to its model's README.md.
+"""Model cards, from the files of a scored system to its model's README.md, and the push of systems to the Hub.
 
 A card contains only what these files contain. It cites the references of the model and of its encodings, so that a
 registered encoding needs no further code.
+
+With `train.push_to_hub`, the repository is created and the model of each checkpoint is pushed during training, unless
+`train.hub_strategy` is "end". After scoring, the model folder with its card is pushed. `training/push_to_hub.py`
+selects the files.
 """
 
 import glob
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
 
 import jinja2
 import yaml
 from datasets import load_from_disk
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers.trainer_utils import HubStrategy
 
 from ...alignments.registry import get_alignment
+from ...encodings.base import Reference
 from ...encodings.registry import POSITION_ENCODINGS, parse_sum
 from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
 from ...transformer.configuration_posenc import PosEncConfig
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...utils.atomic_io import atomic_write
-from ...utils.manifest import verified
+from ...utils.manifest import verified, verify_file
 from ...utils.run_folder import RunPaths, SystemPaths
 from ...utils.text_io import JsonObject
+from ..config.section_settings import DataSettings, ScoreSettings
+from ..config.settings import System
+from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
+from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
-from ..results.rendering import render_markdown
-from ..results.saved_files import read_json_lines
+from ..results.records import SystemScores, TrainingSummary
+from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
+from ..results.saved_files import read_json_lines, validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
-from ..training.arguments import arguments_with_defaults
-from .card_template import bibtex, render_card
-from .scored_system import ScoredSystem, explain_malformed_files, is_causal, read_scored_system
+from ..training.arguments import TrainingArguments, arguments_with_defaults
+from ..training.push_to_hub import push_files
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+MAX_LINE_LENGTH = 130
+
+
+def render_card(values: JsonObject) -> str:
+    """The card's text, its long lines broken; every value is escaped as Markdown unless it is marked otherwise."""
+    filters: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
+    environment = jinja2.Environment(autoescape=True, finalize=escape_markdown)
+    environment.filters |= {name: partial(apply_markup, markup) for name, markup in filters.items()}
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return wrap_prose(template.render(values))
+
+
+class Markdown(str):
+    """Text that is Markdown already, which jinja leaves as it is."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def escape_markdown(value: object) -> object:
+    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
+
+
+def apply_markup(markup_filter: Callable[..., str], value: object, *options: str) -> Markdown:
+    """What a filter makes of a value, which is not escaped again."""
+    return Markdown(markup_filter(value, *options))
+
+
+def wrap_prose(text: str) -> str:
+    """The text with long lines broken, except in front matter, code and tables; a new line never begins with a mark."""
+    lines, in_code = [], False
+    head, mark, body = text.partition("\n---\n")
+    for line in body.split("\n"):
+        in_code ^= line.startswith("```")
+        while len(line) > MAX_LINE_LENGTH and not in_code and not line.startswith(("|", "#", "```")):
+            breaks = [match.start() for match in re.finditer(r" (?=[A-Za-z`(\[])", line[: MAX_LINE_LENGTH + 1])]
+            if not breaks or breaks[-1] < MAX_LINE_LENGTH // 2:
+                break
+            lines.append(line[: breaks[-1]])
+            line = ("  " if lines[-1].startswith(("- ", "  ")) else "") + line[breaks[-1] + 1 :]
+        lines.append(line)
+    return f"{head}{mark}" + "\n".join(lines)
+
+
+def bibtex(reference: Reference) -> str:
+    """A reference as a BibTeX entry."""
+    surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
+    author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
+    key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
+    fields = {"author": reference.full_authors or author, "title": f"{{{reference.title}}}"}
+    fields |= {"howpublished": reference.venue, "year": str(reference.year), "url": reference.url}
+    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])
+
+
+REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
+REQUIRED_CAUSAL_FIELDS = ("hidden_size", "vocab_size", "num_hidden_layers")
+
+
+@dataclass(frozen=True)
+class ScoredSystem:
+    """The contents of a scored system's files. `test_specs`: each test set's corpus, and how many pairs are
+    concatenated."""
+
+    settings: JsonObject
+    scores: SystemScores
+    config: JsonObject
+    facts: TrainingSummary
+    data: DataSettings
+    score: ScoreSettings
+    test_specs: dict[str, tuple[CorpusSpec, int]]
+
+
+def read_scored_system(folder: Path) -> ScoredSystem:
+    """Read the files of a scored system, each intact and all of one training."""
+    paths = SystemPaths(folder)
+    if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
+        raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
+    settings = read_complete(path := paths.settings, "data", "model", "train", "score")
+    validate_settings(settings, path)
+    with explain_malformed_files(folder, TypeError):
+        system = System.from_saved(folder.name, folder.name, settings)
+    if system.segment:
+        raise ValueError(
+            f"A card is of a trained model, but {folder.name} translates with that of {system.model_system_name}; ask "
+            f"for the card of {system.model_system_name}."
+        )
+    scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
+    config = read_complete(paths.model_config, "model_type")
+    read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal(config) else REQUIRED_CONFIG_FIELDS))
+    path = paths.training_summary
+    training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
+    if scores.training != training or not scores.tests.keys() <= system.test_sets.keys():
+        raise ValueError(
+            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores.tests)} and the training "
+            f"{scores.training}, settings.yaml of {', '.join(system.test_sets)} and model/training.json of {training}; "
+            "delete scores.json and run train.py again."
+        )
+    return ScoredSystem(settings, scores, config, training, system.data, system.score, system.test_sets)
+
+
+def is_causal(config: JsonObject) -> bool:
+    """Whether a saved config is a decoder-only model's."""
+    return bool(config["model_type"] == PosEncCausalConfig.model_type)
+
+
+def read_complete(path: Path, *keys: str) -> JsonObject:
+    """The content of an intact JSON or YAML file that has these keys."""
+    if not path.is_file():
+        raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
+    verify_file(path)
+    try:
+        is_yaml = path.suffix == ".yaml"
+        content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))
+        reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
+    except (ValueError, AttributeError, RecursionError) as error:
+        reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
+    if reason:
+        raise ValueError(
+            f"A card is made from whole files, but {path} is cut short or another:{reason}; restore "
+            "it, or delete the system's folder and run train.py again."
+        )
+    return content
+
+
+@contextmanager
+def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Context manager: errors that values of an unexpected type cause become a ValueError that names the folder."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(
+            f"A card is made from files as train.py writes them, but one of those in {folder} is not "
+            f"({type(error).__name__}: {error}); restore it, or delete the folder and run train.py again."
+        ) from error
+
 
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in PRECOMPUTED_SCORERS}
 MAX_METRICS = 6  # in the metadata; tables have all
@@ -258,3 +407,41 @@ def hub_id(run: ScoredSystem, name: str | None) -> str | None:
     """The name, if it is one on the Hub. Files of a local folder are in the settings' `files`."""
     local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
+
+
+def validate_repositories(arguments: Mapping[str, TrainingArguments]) -> None:
+    """Raise a ValueError if two systems push to one repository, or if a push would contain more than the model.
+
+    `arguments` are the Trainer's, by the names of systems.
+    """
+    owner_by_repository: dict[str, str] = {}
+    for name, args in arguments.items():
+        if not args.push_to_hub:
+            continue
+        if args.hub_strategy not in (HubStrategy.EVERY_SAVE, HubStrategy.END):
+            raise ValueError(
+                "train.hub_strategy must be every_save or end, because a whole checkpoint holds paths of this machine, "
+                f"but it is {args.hub_strategy.value!r}; leave it out, and keep checkpoints in a place of your own."
+            )
+        repository = args.hub_model_id
+        if (owner := owner_by_repository.setdefault(repository, name)) != name:
+            raise ValueError(
+                f"Each system has a repository of its own, but {owner} and {name} would both push to "
+                f"{repository}; give each its systems.NAME.train.hub_model_id, or none, and they are named after the "
+                "run and the system."
+            )
+
+
+def is_pushed(system: System, paths: SystemPaths) -> bool:
+    """Whether the system is pushed, or is not to be pushed."""
+    return not system.train.get("push_to_hub") or paths.push_record.exists()
+
+
+def push_system(args: TrainingArguments, paths: SystemPaths) -> None:
+    """Push a scored system's model with its card, whose examples load it from its repository."""
+    api = HfApi()
+    repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
+    write_card(paths.folder.parent, paths.folder.name, repository)
+    commit = push_files(paths.model, repository, message="Trained and scored", revision=args.hub_revision)
+    record = {"repository": repository, "commit": commit.oid}
+    atomic_write(paths.push_record, json.dumps(record, indent=1))

@@ -11,8 +11,7 @@ from pathlib import Path
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...transformer.loading import read_saved_config
 from ...utils.atomic_io import atomic_write
-from ...utils.names import BY_PREDICTION
-from ...utils.run_folder import ReportPaths, SystemPaths
+from ...utils.run_folder import BY_PREDICTION, ReportPaths, SystemPaths
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.length_limits import TableRows

@@ -4,18 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ..figures.alignment_plots import (
+from ..figures.diagnostics_plots import (
     end_forbidden_figure,
     entropy_figure,
+    loss_by_position_figure,
+    loss_figure,
     source_position_figure,
 )
-from ..figures.diagnostics_plots import loss_by_position_figure, loss_figure
-from ..figures.perplexity_plots import perplexity_figure
-from ..figures.score_plots import (
-    bleu_by_length_figure,
-    ranking_by_test_set_figure,
-    ranking_figure,
-)
+from ..figures.score_plots import bleu_by_length_figure, perplexity_figure, ranking_by_test_set_figure, ranking_figure
 from ..figures.style import LazyFigure
 from ..results.length_limits import TableRows, TrainingLengths
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult

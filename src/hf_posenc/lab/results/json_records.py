@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...utils.manifest import verified, write_file
-from ...utils.names import NAME_RULE, is_valid_name
+from ...utils.run_folder import NAME_RULE, is_valid_name
 from ...utils.text_io import JsonObject
 
 T = TypeVar("T")

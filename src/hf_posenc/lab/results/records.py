@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from ...utils.names import name_conflict
+from ...utils.run_folder import name_conflict
 from .diagnosis_records import Diagnosis
 from .json_records import (
     OMIT,

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from ...convert.auto_loading import auto_model_class
 from ...convert.checkpoints import convert_checkpoint
 from ...convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
+from ...convert.folders import auto_model_class
 from ...encodings.base import PositionEncoding
 from ...encodings.registry import side_entries
 from ...generation.translate import validate_tokenizer

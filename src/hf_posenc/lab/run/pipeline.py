@@ -16,7 +16,7 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, set_seed
 
-from ...convert.auto_loading import load_model_with_head
+from ...convert.folders import load_model_with_head
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...transformer.configuration_base import BaseConfig
 from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
@@ -24,8 +24,7 @@ from ...utils.manifest import add_to_manifest, save_folder, validate_weights
 from ...utils.run_folder import SystemPaths
 from ..analysis.teacher_forced import diagnose
 from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
-from ..reports.card import write_card
-from ..reports.hub import is_pushed, push_system
+from ..reports.card import is_pushed, push_system, write_card
 from ..results.json_records import read_record, write_record
 from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
 from ..training.callbacks import JsonLogger

@@ -18,7 +18,7 @@ from ...utils.run_folder import RunPaths, SystemPaths
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
-from ..reports.hub import validate_repositories
+from ..reports.card import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
 from ..training.callbacks import steps_per_epoch, validate_num_checkpoints

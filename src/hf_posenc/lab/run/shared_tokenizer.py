@@ -5,8 +5,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerBase
 
-from ...convert.auto_loading import auto_from_pretrained
 from ...convert.encodings import load_config_dict
+from ...convert.folders import auto_from_pretrained
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...utils.atomic_io import atomic_write, first_difference
 from ...utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder

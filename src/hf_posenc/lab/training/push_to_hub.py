@@ -17,7 +17,7 @@ from transformers.tokenization_utils_base import (
 )
 from transformers.utils import CHAT_TEMPLATE_FILE
 
-from ...convert.auto_loading import auto_from_pretrained
+from ...convert.folders import auto_from_pretrained
 from ...hub.checkpoint_code import code_file_names
 
 # In addition to code and tokenizer: config, weights, card, training.json, registered encodings (checkpoint_code.py).

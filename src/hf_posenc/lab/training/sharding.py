@@ -14,7 +14,7 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...convert.auto_loading import auto_model_class
+from ...convert.folders import auto_model_class
 from ...utils.atomic_io import first_difference
 from .arguments import TrainingArguments
 from .lora import add_lora, merge_lora
