@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.causal import causal_cache, decode_causal, tiny_causal_model
-from support.decoding import CHUNKS, EXACT, HOLES, gradients
+from support.decoding import CHUNKS, EXACT, HOLES, TOKENS, gradients
 from support.models import entries, padded, sentences, tiny_model
 from torch import nn
 
@@ -36,9 +36,12 @@ def test_logits_are_those_of_a_decoder_whose_cross_attention_adds_nothing(decode
     torch.testing.assert_close(model.model(target, use_cache=False).last_hidden_state, hidden, **EXACT)
 
 
-@pytest.mark.parametrize("mask", [None, HOLES], ids=["no mask", "holes"])
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+# Each pair of a way to decode, a cache and a mask.
+@pytest.mark.parametrize(
+    ("chunks", "kind", "mask"),
+    [(TOKENS, "dynamic", None), (TOKENS, "static", HOLES), (CHUNKS, "dynamic", HOLES), (CHUNKS, "static", None)],
+    ids=["tokens-dynamic", "tokens-static-holes", "chunks-dynamic-holes", "chunks-static"],
+)
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward(decoder_only, chunks, kind, mask, target):
     model = tiny_causal_model(decoder_only)

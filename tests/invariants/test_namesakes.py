@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.decoding import CHUNKS, EXACT, cache_for, decode
+from support.decoding import CHUNKS, EXACT, TOKENS, cache_for, decode
 from support.models import tiny_model
 
 from hf_posenc import PositionEncoding, register_position_encoding
@@ -43,7 +43,7 @@ def test_two_encodings_whose_classes_have_one_name_decode_cached_as_uncached(
     register_position_encoding("fall", running_sum(-0.5), summary="Another factor.")
     model = tiny_model(sum_of)
     full = model(input_ids=source, decoder_input_ids=target).logits
-    for chunks in CHUNKS.values():
+    for chunks in (TOKENS, CHUNKS):
         cached = decode(model, source, target, chunks, cache_for(model, kind))
         torch.testing.assert_close(cached, full, **EXACT)
 

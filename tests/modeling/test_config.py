@@ -215,17 +215,17 @@ def test_a_config_saves_only_parameters_that_are_used_or_changed(sides):
             assert tiny_config(sides, **{parameter.name: other}).to_dict()[parameter.name] == other
 
 
-def test_a_parameter_has_the_name_of_its_encoding_a_valid_default_and_a_described_constraint(entry_name):
-    for parameter in POSITION_ENCODINGS[entry_name].config_parameters:
-        assert entry_name.startswith(parameter.name.split("_")[0])
-        parameter.validate(parameter.default)
-        assert parameter.constraint
-        with pytest.raises(ValueError, match=re.escape(f"`{parameter.name}` must be {parameter.constraint}")):
-            PosEncConfig(**{parameter.name: object()})
-    longest = POSITION_ENCODINGS[entry_name].max_length_field
-    assert longest is None or longest in {
-        parameter.name for parameter in POSITION_ENCODINGS[entry_name].config_parameters
-    }
+def test_a_parameter_has_the_name_of_its_encoding_a_valid_default_and_a_described_constraint(subtests):
+    for name, entry in POSITION_ENCODINGS.items():
+        with subtests.test(name):
+            for parameter in entry.config_parameters:
+                assert name.startswith(parameter.name.split("_")[0])
+                parameter.validate(parameter.default)
+                assert parameter.constraint
+                with pytest.raises(ValueError, match=re.escape(f"`{parameter.name}` must be {parameter.constraint}")):
+                    PosEncConfig(**{parameter.name: object()})
+            names = {parameter.name for parameter in entry.config_parameters}
+            assert entry.max_length_field is None or entry.max_length_field in names
 
 
 def test_a_copied_config_is_equal_and_its_own(sides):

@@ -104,16 +104,14 @@ def test_every_parameter_of_an_encoding_says_what_it_means():
         assert parameter.meaning.endswith("."), name
 
 
-@pytest.mark.parametrize("name", sorted(set(hf_posenc.__all__) - {"__version__"}))
-def test_every_public_name_is_documented(name: str):
-    value = getattr(hf_posenc, name)
-    if inspect.isclass(value) or inspect.isfunction(value):
-        assert value.__doc__
+def test_every_public_name_is_documented():
+    values = {name: getattr(hf_posenc, name) for name in hf_posenc.__all__}
+    described = [name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)]
+    assert [name for name in described if not values[name].__doc__] == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(subtests: pytest.Subtests):
+    for name in (
         "CTranslate2Translator",
         "convert_encodings",
         "from_marian",
@@ -124,16 +122,18 @@ def test_every_public_name_is_documented(name: str):
         "to_marian",
         "to_onnx",
         "to_transformers",
-    ],
-)
-def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(name: str):
-    value = getattr(hf_posenc, name)
-    documented = inspect.getdoc(value) or ""
-    assert [parameter for parameter in inspect.signature(value).parameters if parameter not in documented] == []
-    assert "Raises a" in documented
+    ):
+        with subtests.test(name):
+            value = getattr(hf_posenc, name)
+            documented = inspect.getdoc(value) or ""
+            assert [name for name in inspect.signature(value).parameters if name not in documented] == []
+            assert "Raises a" in documented
 
 
-@pytest.mark.parametrize("name", [name for name in hf_posenc.__all__ if name.endswith(("Model", "LM", "Generation"))])
-def test_a_model_has_at_most_four_classes_of_our_own(name):
-    own = [ancestor for ancestor in getattr(hf_posenc, name).__mro__ if ancestor.__module__.startswith("hf_posenc")]
-    assert len(own) <= 4, [ancestor.__name__ for ancestor in own]
+def test_a_model_has_at_most_four_classes_of_our_own():
+    models = [getattr(hf_posenc, name) for name in hf_posenc.__all__ if name.endswith(("Model", "LM", "Generation"))]
+    own = {
+        model.__name__: [ancestor for ancestor in model.__mro__ if ancestor.__module__.startswith("hf_posenc")]
+        for model in models
+    }
+    assert {name: ancestors for name, ancestors in own.items() if len(ancestors) > 4} == {}

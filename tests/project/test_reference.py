@@ -6,7 +6,6 @@ import re
 import runpy
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -52,10 +51,10 @@ def keys_of(table: str) -> set[str]:
     return {name.rpartition(".")[2] for cell in first_cells for name in re.findall(r"`([\w.]+)`", cell)}
 
 
-@pytest.mark.parametrize("page", sorted(REFERENCE.rglob("*.md")), ids=lambda page: page.stem)
-def test_stored_parts_are_current(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert text == PAGES["refreshed"](text), "Run `python docs/reference_pages.py`."
+def test_stored_parts_are_current() -> None:
+    texts = {page: page.read_text(encoding="utf-8") for page in REFERENCE.rglob("*.md")}
+    stale = [page for page, text in texts.items() if text != PAGES["refreshed"](text)]
+    assert stale == [], "Run `python docs/reference_pages.py`."
 
 
 def test_every_part_stands_in_one_page() -> None:
@@ -109,25 +108,29 @@ def test_every_encoding_has_its_words() -> None:
         assert "figure" not in said or (ROOT / "docs" / "gallery" / said["figure"]).exists()
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
-def test_the_page_of_an_encoding_is_complete(name: str) -> None:
+def test_the_page_of_an_encoding_is_complete(subtests: pytest.Subtests) -> None:
     """One without a verdict need not have results."""
-    page, entry = PAGES["encoding_page"](name), POSITION_ENCODINGS[name]
-    assert entry.summary in page
-    assert all(f"| `{parameter.name}` |" in page for parameter in entry.config_parameters)
-    assert all(str(reference) in page for reference in entry.references)
-    if PAGES["encoding_words"]()[name]["verdict"] != "not tested":
-        assert "None saved." not in page and "time over `none`" in page
-    assert ("## Formula" in page) == bool(entry.formula)
+    words = PAGES["encoding_words"]()
+    for name, entry in POSITION_ENCODINGS.items():
+        with subtests.test(name):
+            page = PAGES["encoding_page"](name)
+            assert entry.summary in page
+            assert all(f"| `{parameter.name}` |" in page for parameter in entry.config_parameters)
+            assert all(str(reference) in page for reference in entry.references)
+            if words[name]["verdict"] != "not tested":
+                assert "None saved." not in page and "time over `none`" in page
+            assert ("## Formula" in page) == bool(entry.formula)
 
 
-@pytest.mark.parametrize("metric", SCORERS)
-def test_a_metric_is_described(metric: str) -> None:
+def test_every_metric_is_described(subtests: pytest.Subtests) -> None:
     titles = {name: title for name, title, _ in SCORE_FORMATS}
-    assert titles[metric].lower() in (REFERENCE / "metrics.md").read_text(encoding="utf-8").lower()
+    page = (REFERENCE / "metrics.md").read_text(encoding="utf-8").lower()
     card = Path(length_buckets.__file__).with_name("README.md").read_text(encoding="utf-8")
-    assert f'`"{metric}"`' in card and f"`{metric}`" in card
-    assert f'"{metric}"' in length_buckets.INPUTS_DESCRIPTION
+    for metric in SCORERS:
+        with subtests.test(metric):
+            assert titles[metric].lower() in page
+            assert f'`"{metric}"`' in card and f"`{metric}`" in card
+            assert f'"{metric}"' in length_buckets.INPUTS_DESCRIPTION
 
 
 def test_every_alignment_is_in_the_table() -> None:
@@ -135,15 +138,17 @@ def test_every_alignment_is_in_the_table() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
-def test_a_message_of_the_faq_is_one_of_ours(message: str) -> None:
+def test_every_message_of_the_faq_is_one_of_ours() -> None:
     """What stands between the dots of a quoted message stands, in this order, in a string of the package."""
-    pieces = [re.escape(piece) for piece in re.split(r"\s*\.\.\.\s*", message) if piece]
-    pattern = re.compile(".*".join(pieces), re.DOTALL)
-    assert any(pattern.search(text) for text in strings_of_the_package())
+    strings, others = strings_of_the_package(), []
+    for message in MESSAGES:
+        pieces = [re.escape(piece) for piece in re.split(r"\s*\.\.\.\s*", message) if piece]
+        pattern = re.compile(".*".join(pieces), re.DOTALL)
+        if not any(pattern.search(text) for text in strings):
+            others.append(message)
+    assert MESSAGES and others == []
 
 
-@cache
 def strings_of_the_package() -> list[str]:
     """Each text in the source; of a formatted one the constant parts, with dots between them."""
     found = []

@@ -33,13 +33,16 @@ def calls(path: Path, *names: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", ["modeling_posenc.py", "stack.py", "attention.py"])
-def test_the_transformer_names_no_encoding(file, entry_name):
+def test_the_transformer_names_no_encoding():
     """Not in its code; in its prose neither, but for names that are English words first."""
-    path, entry = PACKAGE / "transformer" / file, POSITION_ENCODINGS[entry_name]
-    names = {entry_name, entry.encoding.__name__.lower()} - {"positionencoding", "shape"}  # every tensor has a shape
-    assert not names & words_of_the_code(path)
-    assert not (names - ENGLISH) & set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
+    names = {*POSITION_ENCODINGS, *(entry.encoding.__name__.lower() for entry in POSITION_ENCODINGS.values())}
+    names -= {"positionencoding", "shape"}  # every tensor has a shape
+    named = {}
+    for file in ("modeling_posenc.py", "stack.py", "attention.py"):
+        path = PACKAGE / "transformer" / file
+        words = set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
+        named[file] = names & words_of_the_code(path) | (names - ENGLISH) & words
+    assert {file: found for file, found in named.items() if found} == {}
 
 
 @pytest.mark.full
@@ -61,9 +64,9 @@ def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
                 assert all(alias.name.partition(".")[0] in known for alias in node.names), f"{path.name}:{node.lineno}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_a_file_that_travels_says_under_which_licence(file):
-    assert file.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
+def test_a_file_that_travels_says_under_which_licence():
+    licence = "# SPDX-License-Identifier: Apache-2.0\n"
+    assert [path.name for path in FILES if not path.read_text(encoding="utf-8").startswith(licence)] == []
 
 
 def test_packages_that_travel_have_no_code_of_their_own():
@@ -77,10 +80,11 @@ def test_nothing_that_travels_holds_a_buffer():
     assert [call for path in FILES for call in calls(path, "register_buffer", "Buffer")] == []
 
 
-def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
-    encoding = POSITION_ENCODINGS[entry_name].encoding
-    assert encoding is PositionEncoding or encoding.__bases__ == (PositionEncoding,)
-    assert encoding.__subclasses__() == [] or encoding is PositionEncoding
+def test_an_encoding_inherits_the_interface_and_nothing_else(subtests):
+    for encoding in {entry.encoding for entry in POSITION_ENCODINGS.values()} - {PositionEncoding}:
+        with subtests.test(encoding.__name__):
+            assert encoding.__bases__ == (PositionEncoding,)
+            assert encoding.__subclasses__() == []
 
 
 def test_no_encoding_uses_isinstance_or_hasattr():
@@ -96,15 +100,16 @@ def test_no_encoding_uses_isinstance_or_hasattr():
     assert asked == []
 
 
-def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
+def test_an_encoding_says_which_idea_it_is_and_whose(subtests):
     """One sentence, the formula, where it was published, and what its parameters are."""
-    entry = POSITION_ENCODINGS[entry_name]
-    assert entry.summary.endswith(".")
-    assert entry.encoding.__doc__
-    if entry.encoding is not PositionEncoding:
-        assert entry.formula, f"Give {entry_name} a `formula`, in the symbols of its code."
-        assert entry.references, f"Give {entry_name} `references`: a paper, or the code or page where the idea stands."
-        assert all(reference.url.startswith("https://") for reference in entry.references)
+    for name, entry in POSITION_ENCODINGS.items():
+        with subtests.test(name):
+            assert entry.summary.endswith(".")
+            assert entry.encoding.__doc__
+            if entry.encoding is not PositionEncoding:
+                assert entry.formula, f"Give {name} a `formula`, in the symbols of its code."
+                assert entry.references, f"Give {name} `references`: a paper, or where the idea stands."
+                assert all(reference.url.startswith("https://") for reference in entry.references)
 
 
 def test_only_the_registry_imports_encodings():

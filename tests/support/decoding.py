@@ -16,7 +16,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 HOLES = torch.tensor([[1] * 9, [0, 0, 0] + [1] * 6, [1, 0, 0] + [1] * 6])
 
 
-CHUNKS = {"token by token": [1] * 9, "in chunks": [4, 1, 3, 1]}
+TOKENS, CHUNKS = [1] * 9, [4, 1, 3, 1]  # ways to decode 9 tokens
 
 
 def cache_for(model: PosEncForConditionalGeneration, kind: str, room: int = 12) -> EncoderDecoderCache:

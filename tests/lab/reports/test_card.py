@@ -358,18 +358,18 @@ def test_the_licence_is_the_configs_or_none(tmp_path: Path, licence: str | None,
     assert f"- licence of the data: {licence or 'not stated in the config (data.license)'}\n" in made.text
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[3] / "model_cards").glob("posenc-*.md")), ids=lambda p: p.stem
-)
-def test_a_kept_card_is_what_the_hubs_client_reads(path: Path) -> None:
+def test_a_kept_card_is_what_the_hubs_client_reads(subtests: pytest.Subtests) -> None:
     """Licence, languages, task and at most six metrics; the model index survives a round trip."""
-    kept = ModelCard(path.read_text(encoding="utf-8"))
-    data = kept.data
-    assert data.license and (data.license != "other" or data.license_name)
-    assert data.language == ["de", "en"] and data.pipeline_tag == "translation" and data.library_name == "transformers"
-    assert data.model_name == path.stem and data.eval_results and len(data.eval_results) <= 6
-    again = ModelCard(str(kept)).data
-    assert again.eval_results == data.eval_results and again.to_dict() == data.to_dict()
+    for path in (Path(__file__).parents[3] / "model_cards").glob("posenc-*.md"):
+        with subtests.test(path.stem):
+            kept = ModelCard(path.read_text(encoding="utf-8"))
+            data = kept.data
+            assert data.license and (data.license != "other" or data.license_name)
+            assert data.language == ["de", "en"] and data.pipeline_tag == "translation"
+            assert data.library_name == "transformers" and data.model_name == path.stem
+            assert data.eval_results and len(data.eval_results) <= 6
+            again = ModelCard(str(kept)).data
+            assert again.eval_results == data.eval_results and again.to_dict() == data.to_dict()
 
 
 def test_a_licence_that_is_given_replaces_that_of_the_config(
