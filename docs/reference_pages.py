@@ -8,11 +8,9 @@ The site also has one page for each encoding, made by `encoding_page`.
 """
 
 import argparse
-import importlib
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
@@ -24,8 +22,9 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
-from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig, __main__
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc.encodings.base import HOOKS
+from hf_posenc.lab.cli import make_parsers
 from hf_posenc.lab.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
 from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.lab.config.model_keys import model_keys
@@ -158,29 +157,9 @@ def model_config() -> str:
 
 
 def command_parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command of `python -m hf_posenc`, and that of train.py."""
-    parsers = {"python -m hf_posenc": parser_of(__main__.main)}
-    actions = [a for a in parsers["python -m hf_posenc"]._actions if isinstance(a, argparse._SubParsersAction)]
-    parsers |= {f"python -m hf_posenc {name}": parser for name, parser in actions[0].choices.items()}
-    with patch.object(sys, "path", [str(ROOT), *sys.path]):
-        return {"python train.py": parser_of(importlib.import_module("train").main)} | parsers
-
-
-def parser_of(main: Callable[[], None]) -> argparse.ArgumentParser:
-    """The parser that a program makes: the program is stopped when it parses."""
-    parsers: list[argparse.ArgumentParser] = []
-
-    class Parsed(Exception):
-        pass
-
-    def stop(parser: argparse.ArgumentParser, *_: object) -> Any:
-        parsers.append(parser)
-        raise Parsed
-
-    stopped = patch.multiple(argparse.ArgumentParser, parse_known_args=stop, parse_intermixed_args=stop)
-    with stopped, patch.object(sys, "argv", ["train.py"]), suppress(Parsed):
-        main()
-    return parsers[0]
+    """The parser of `hf-posenc` and of each of its commands."""
+    parser, commands = make_parsers()
+    return {parser.prog: parser} | {command.prog: command for command in commands.values()}
 
 
 def cli() -> str:

@@ -27,6 +27,7 @@ from hf_posenc.inference.translation_job import (
     translate_lines,
     translate_to_file,
 )
+from hf_posenc.lab import cli, commands
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.command_line import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends
@@ -116,7 +117,7 @@ def test_several_processes_translate_what_one_does_and_register_a_custom_encodin
 @pytest.mark.full
 @pytest.mark.parametrize("command", ["translate", "encodings"])
 def test_a_reader_that_closes_standard_output_ends_the_command_quietly(command, folder):
-    """As in `python -m hf_posenc translate FOLDER < sentences | head -1`; here the reader is gone from the start."""
+    """As in `hf-posenc translate FOLDER < sentences | head -1`; here the reader is gone from the start."""
     arguments = [command, str(folder), "--num-beams", "1"] if command == "translate" else [command]
     reader, writer = os.pipe()
     os.close(reader)
@@ -133,7 +134,7 @@ def test_a_broken_pipe_elsewhere_is_still_an_error(folder, monkeypatch):
     def broken(options):
         raise BrokenPipeError("a worker's pipe")
 
-    monkeypatch.setattr(__main__, "encodings", broken)
+    monkeypatch.setattr(commands, "encodings", broken)
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "encodings"])
     with pytest.raises(SystemExit, match="BrokenPipeError: a worker's pipe"):
         __main__.main()
@@ -265,6 +266,27 @@ def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, mo
         __main__.main()
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+
+
+@pytest.mark.full
+def test_the_command_line_reads_a_file_with_limits(folder, tmp_path, monkeypatch, capsys):
+    """`max_new_tokens` limits each translation; the batch and the device change nothing."""
+    model, tokenizer = load_model(folder)
+    model.float()
+    expected = model.translate(LINES, tokenizer, num_beams=1, max_new_tokens=3)
+    assert expected != model.translate(LINES, tokenizer, num_beams=1)
+    (tmp_path / "in").write_text("\n".join(LINES), encoding="utf-8")
+    options = ["--num-beams", "1", "--max-new-tokens", "3", "--batch-size", "2", "--device", "cpu"]
+    cli.main(["translate", str(folder), "--input", str(tmp_path / "in"), *options])
+    assert capsys.readouterr().out == "".join(f"{replace_line_ends(line)}\n" for line in expected)
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded(folder, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for device in ("cpuu", "meta", "cuda:99", "xpu"):
+        with pytest.raises(ValueError, match=rf"A device must be cpu or one that is there, .* is '{device}'; choose"):
+            Job(folder, device=device)
+    assert Job(folder, device="cpu").load()[0].device.type == "cpu"
 
 
 def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):

@@ -133,6 +133,14 @@ def test_the_limit_of_a_sentence_applies_in_any_batch(beams, tokenizer, tmp_path
     assert True in together.truncated
 
 
+def test_max_new_tokens_limits_every_translation(tokenizer, tmp_path):
+    model = single("relative")
+    made = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "engine"))
+    expected = model.translations(SENTENCES, tokenizer, num_beams=1, max_new_tokens=3)
+    assert made.translations(SENTENCES, num_beams=1, max_new_tokens=3) == expected
+    assert True in expected.truncated
+
+
 def test_a_vocabulary_without_a_token_for_the_unknown(tokenizer, tmp_path):
     bare = copy.deepcopy(tokenizer)
     bare.unk_token = None

@@ -257,11 +257,9 @@ def test_command_writes_the_rest_before_it_refuses_bytes(folder, monkeypatch, ca
 
 
 def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
-    for options in (["--output", "x"], ["--num-processes", "2"]):
+    for options in (["--output", "x"], ["--num-processes", "2"], ["--batch-size", "2"], ["--max-new-tokens", "9"]):
         with pytest.raises(SystemExit, match=r"--stream .* standard output"):
             run_stream(monkeypatch, capsys, folder, b"Ein", *options)
-    with pytest.raises(SystemExit, match=r"beam must be 1 .* is 0"):
-        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "0")
 
 
 @pytest.mark.full

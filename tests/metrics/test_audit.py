@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import hf_posenc.metrics
-from hf_posenc.__main__ import format_warning
+from hf_posenc.lab.cli import format_warning
 from hf_posenc.lab.reports.audit import audit_files, audit_table
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.metrics.translation_audit import decoding

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from hf_posenc import __main__
+from hf_posenc.lab import cli, commands
 from hf_posenc.utils import command_line
 from hf_posenc.utils.command_line import command_errors
 
@@ -93,6 +93,6 @@ def test_a_full_disk_is_told_of_the_folder_that_a_command_writes(monkeypatch, tm
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
 
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "export", "model", "--engine", "onnx", "--output", str(tmp_path)])
-    monkeypatch.setattr(__main__, "export", fail)
+    monkeypatch.setattr(commands, "export", fail)
     with pytest.raises(SystemExit, match=rf"^OSError: A disk is full, likely that of {tmp_path} "):
-        __main__.main()
+        cli.main()

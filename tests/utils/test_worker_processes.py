@@ -71,11 +71,10 @@ def test_a_system_is_told_to_stop_when_its_standard_input_ends():
 
 
 def test_a_watched_script_ends_with_its_parent_while_it_still_imports(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import sys; print(*sys.argv[1:], flush=True)\nimport slow\n")
+    (tmp_path / "program.py").write_text("import sys; print(*sys.argv[1:], flush=True)\nimport slow\n")
     (tmp_path / "slow.py").write_text("import threading; threading.Event().wait()\n")
-    command = worker_processes.watched_command([sys.executable, str(script), "--system", "relative"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    command = worker_processes.watched_command("program", ["--system", "relative"])
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "--system relative\n"
         child.send_signal(signal.SIGINT)
         child.stdin.close()

@@ -7,7 +7,8 @@ engines compute the same function; quantised weights approximate it.
 
 import json
 import math
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -390,12 +391,12 @@ class CTranslate2Translator:
 
     Args:
         folder: the folder that `to_ctranslate2` returned.
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda", or one of several GPUs, such as "cuda:1".
         compute_type: precision of the computation by CTranslate2's names. "default" is the saved precision.
         threads: threads for one batch. 0 is the number of cores, at most four.
 
-    `translate(texts, num_beams=5, batch_size=32)` returns the translations in order, with a model's length limits.
-    Raises a ValueError for another kind of folder, and without the extra "ctranslate2".
+    `translate(texts, num_beams=5, batch_size=32, max_new_tokens=None)` returns the translations in order, with a
+    model's length limits. Raises a ValueError for another kind of folder, and without the extra "ctranslate2".
     """
 
     def __init__(
@@ -413,8 +414,9 @@ class CTranslate2Translator:
         with explain_unreadable(folder, ("*.json", "model.bin")):
             self.source, self.target = (read_vocabulary(folder, side) for side in ("source", "target"))
             self.token_to_id = {token: token_id for token_id, token in enumerate(self.target)}
+            device_type, _, index = device.partition(":")
             self.translator = ctranslate2.Translator(
-                str(folder), device, compute_type=compute_type, intra_threads=threads
+                str(folder), device_type, device_index=int(index or 0), compute_type=compute_type, intra_threads=threads
             )
 
     def translate(self, texts: Iterable[str], **options: Any) -> list[str]:
@@ -428,9 +430,10 @@ class CTranslate2Translator:
         batch_size: int = 32,
         tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
         num_beams: int = 5,
+        max_new_tokens: int | None = None,
         progress: bool = False,
     ) -> TranslationOutput:
-        """The translations of `texts`, with the length limits of a model's `translations`.
+        """The translations of `texts`, with the length limits of a model's `translations`, or of `max_new_tokens`.
 
         Raises a ValueError, before any compute, that names a text which is not UTF-8 or longer than an encoding's
         table.
@@ -440,17 +443,26 @@ class CTranslate2Translator:
         validate_source_lengths(sources, self.metadata["longest_source"], remedy=MORE_POSITIONS_REMEDY)
         return translate_in_batches(
             sources,
-            lambda batch: self.translate_batch(batch, num_beams),
+            lambda batch: self.translate_batch(batch, num_beams, max_new_tokens),
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
             progress=progress,
             # CTranslate2 has one limit for a batch, and a larger limit changes a beam's translation.
-            max_target_lengths=max_target_lengths(map(len, sources), self.metadata["longest_target"]),
+            max_target_lengths=self.target_limits(sources, max_new_tokens),
         )
 
-    def translate_batch(self, sources: list[list[int]], num_beams: int) -> list[tuple[str, bool]]:
+    def target_limits(self, sources: Sequence[list[int]], max_new_tokens: int | None) -> list[int]:
+        """The maximum length of each translation in tokens: `max_new_tokens`, or what the source's length allows."""
+        longest = self.metadata["longest_target"]
+        if max_new_tokens is None:
+            return max_target_lengths(map(len, sources), longest)
+        return [min(max_new_tokens, (longest or sys.maxsize) - 1)] * len(sources)
+
+    def translate_batch(
+        self, sources: list[list[int]], num_beams: int, max_new_tokens: int | None
+    ) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
-        (max_length,) = set(max_target_lengths(map(len, sources), self.metadata["longest_target"]))
+        (max_length,) = set(self.target_limits(sources, max_new_tokens))
         search = self.metadata.get("search", {})
         results = self.translator.translate_batch(
             [list(map(self.source.__getitem__, source)) for source in sources],

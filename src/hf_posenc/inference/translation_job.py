@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -37,6 +38,7 @@ from .ctranslate2_engine import (
     MORE_POSITIONS_REMEDY,
     TOKENIZER_FOLDER,
     CTranslate2Translator,
+    import_ctranslate2,
     is_ctranslate2,
     read_metadata,
 )
@@ -96,6 +98,8 @@ class TranslationJob:
     `folder`: a saved model, a system of a run, or a folder of CTranslate2 or of ONNX graphs. `quantize`: compute linear
     layers in int8, on a CPU. `register`: a file that registers a user's encodings. `lines_per_chunk`: lines that are
     sorted by length, translated and written together; a killed translation resumes after the last complete chunk.
+    `device`: one of torch's, by default the first GPU if there is one. `batch_size`: sentences of a batch, by default
+    those of `translate`. `max_new_tokens`: the maximum length of a translation, by default 2 x source + 50.
     """
 
     folder: Path
@@ -103,6 +107,9 @@ class TranslationJob:
     quantize: bool = False
     register: Path | None = None
     lines_per_chunk: int = LINES_PER_CHUNK
+    device: str | None = None
+    batch_size: int | None = None
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_beams < 1:
@@ -112,12 +119,32 @@ class TranslationJob:
                 f"`lines_per_chunk` must be 1 or more, but it is {self.lines_per_chunk}; leave it out for "
                 f"{LINES_PER_CHUNK}."
             )
+        self.validate_device()
         if (engine := engine_of(self.folder)) is None:
             validate_weights(model_folder(self.folder))
         elif self.quantize:
             raise ValueError(
                 f"{self.folder} is a folder of {engine}, whose precision is set by the export; leave `quantize` out, "
                 "and for int8 export the model again with quantization='int8'."
+            )
+
+    def validate_device(self) -> None:
+        """Raise a ValueError for a device that is not there, or on which the model cannot compute."""
+        if self.device is None:
+            return
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            device = torch.device("meta")  # is no device, either
+        if device.type == "meta" or not is_available(device, engine_of(self.folder)):
+            raise ValueError(
+                f"A device must be cpu or one that is there, such as cuda or cuda:1, but it is {self.device!r}; choose "
+                "another, or leave it out."
+            )
+        if device.type != "cpu" and (self.quantize or is_onnx(self.folder)):
+            raise ValueError(
+                f"Quantized layers and ONNX graphs must be computed on a CPU, but the device is {self.device!r}; leave "
+                "it out."
             )
 
     def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
@@ -138,10 +165,16 @@ class TranslationJob:
             register_encodings(self.register)
         if threads:
             torch.set_num_threads(threads)
+        options: dict[str, Any] = {"num_beams": self.num_beams}
+        if self.batch_size is not None:
+            options["batch_size"] = self.batch_size
+        if self.max_new_tokens is not None:
+            options["max_new_tokens"] = self.max_new_tokens
         if is_ctranslate2(self.folder):
-            return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
+            translator = CTranslate2Translator(self.folder, device=self.device or "cpu", threads=threads or 0)
+            return partial(translator.translate, **options)
         model, tokenizer = load_onnx(self.folder, threads) if is_onnx(self.folder) else self.load()
-        return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
+        return partial(model.translate, tokenizer=tokenizer, **options)
 
     def streaming_translator(self) -> StreamingTranslator:
         """The same for one endless text."""
@@ -154,12 +187,12 @@ class TranslationJob:
         return StreamingTranslator(model, tokenizer, num_beams=self.num_beams)
 
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The model, quantized or on a GPU if there is one, and the tokenizer."""
+        """The model, quantized or on its device, and the tokenizer."""
         model, tokenizer = load_model(self.folder)
         if self.quantize:
             model = quantize_int8(model.float())
-        elif torch.cuda.is_available():
-            model.to("cuda")
+        else:
+            model.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return model, tokenizer
 
 
@@ -174,6 +207,18 @@ def engine_of(folder: Path) -> str | None:
     if is_ctranslate2(folder):
         return "CTranslate2"
     return "ONNX graphs" if is_onnx(folder) else None
+
+
+def is_available(device: torch.device, engine: str | None) -> bool:
+    """Whether torch, or CTranslate2 for a folder of its own, finds a device."""
+    if engine == "CTranslate2":
+        num_gpus = import_ctranslate2().get_cuda_device_count()
+        return device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < num_gpus)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):  # by the kind of device
+        return False
+    return True
 
 
 def load_onnx(folder: Path, threads: int | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -13,13 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub.errors import StrictDataclassError
-
 # What a shell returns for a command that a signal ended.
 SIGINT_EXIT_CODE, SIGPIPE_EXIT_CODE = 128 + 2, 128 + 13
 # Errors of input, settings, files, packages, memory, and of a loss that diverges. Others are faults of the program.
-ERRORS = (ValueError, OSError, ImportError, FloatingPointError, MemoryError, StrictDataclassError)
+ERRORS = (ValueError, OSError, ImportError, FloatingPointError, MemoryError)
 INTERRUPTED = "Interrupted. Give the same command again: it goes on from what is saved."
+
+
+def is_command_line() -> bool:
+    """Whether this process was started as `hf-posenc` or `python -m hf_posenc`. Its worker processes were not."""
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # what Python sets while it imports the package, before __main__
+        return "hf_posenc" in sys.orig_argv
+    return os.path.splitext(os.path.basename(program))[0] == "hf-posenc" and program in sys.orig_argv
 
 
 @contextmanager
@@ -38,7 +44,9 @@ def command_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         raise SystemExit(SIGINT_EXIT_CODE) from None
-    except ERRORS as error:
+    except Exception as error:
+        if not is_user_error(error):
+            raise
         if isinstance(error, BrokenPipeError) and stdout_has_no_reader():
             raise SystemExit(SIGPIPE_EXIT_CODE) from None
         raise SystemExit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
@@ -49,6 +57,14 @@ def command_errors() -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def is_user_error(error: Exception) -> bool:
+    """Whether an error is one that the user of a command can mend."""
+    # Imported here, because importing it takes half a second, which a command line that is only parsed does not need.
+    from huggingface_hub.errors import StrictDataclassError
+
+    return isinstance(error, (*ERRORS, StrictDataclassError))
+
+
 def open_standard_streams() -> None:
     """Open the standard streams that are closed, as in `command >&-`, on os.devnull: else they are None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -57,7 +73,7 @@ def open_standard_streams() -> None:
 
 
 def stdout_has_no_reader() -> bool:
-    """Whether standard output is a pipe whose reader has ended, as in `python -m hf_posenc encodings | head -1`."""
+    """Whether standard output is a pipe whose reader has ended, as in `hf-posenc encodings | head -1`."""
     poll = select.poll()
     poll.register(sys.stdout.fileno())
     return any(events & select.POLLERR for _, events in poll.poll(0))

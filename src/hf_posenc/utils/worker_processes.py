@@ -72,11 +72,10 @@ def sigint_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def watched_command(command: Sequence[str]) -> list[str]:
-    """The command of a Python script (interpreter, script, arguments) that ends with its standard input, even while the
-    script imports its modules. The caller starts it with a pipe as standard input."""
-    interpreter, *script = command
-    return [interpreter, __file__, *script]
+def watched_command(module: str, arguments: Sequence[str]) -> list[str]:
+    """The command `python -m module` that ends with its standard input, even while the module is imported. The caller
+    starts it with a pipe as standard input."""
+    return [sys.executable, __file__, module, *arguments]
 
 
 def terminate_when_stdin_closes() -> None:
@@ -128,5 +127,5 @@ def explain_out_of_memory(remedy: str) -> Iterator[None]:
 if __name__ == "__main__":  # of `watched_command`: this file imports nothing that takes long
     terminate_when_stdin_closes()
     del sys.argv[0]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.path[0] = os.getcwd()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -14,7 +14,7 @@ from support.experiments import ROOT, TINY
 from transformers import Seq2SeqTrainingArguments
 
 from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc import __main__ as command_line
+from hf_posenc.lab import cli, commands
 from hf_posenc.lab.config.composition import merge
 from hf_posenc.lab.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
 from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys
@@ -439,10 +439,10 @@ def test_the_home_folder_is_meant_in_every_path_of_the_command_line(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     seen: list[Any] = []
-    monkeypatch.setattr(command_line, words[0], lambda options: seen.extend(vars(options).values()))
-    monkeypatch.setattr(command_line, "register_encodings", lambda path: seen.append(path))
+    monkeypatch.setattr(commands, words[0], lambda options: seen.extend(vars(options).values()))
+    monkeypatch.setattr(commands, "register_encodings", lambda path: seen.append(path))
     monkeypatch.setattr("sys.argv", ["hf_posenc", *words])
-    command_line.main()
+    cli.main()
     paths = [value for value in seen if isinstance(value, Path)]
     typed = [part for word in words for part in word.split("=") if part.startswith("~/")]
     assert {str(path) for path in paths} == {str(tmp_path / part[2:]) for part in typed}
@@ -450,17 +450,17 @@ def test_the_home_folder_is_meant_in_every_path_of_the_command_line(
         "sys.argv", ["hf_posenc", words[0], *(word.replace("~/", "~nobody-here/") for word in words[1:])]
     )
     with pytest.raises(SystemExit) as stopped:
-        command_line.main()
+        cli.main()
     assert stopped.value.code == 2
 
 
 def test_an_export_to_the_home_folder_is_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(command_line, "load_model", lambda folder: (None, None))
+    monkeypatch.setattr(commands, "load_model", lambda folder: (None, None))
     written = []
-    monkeypatch.setitem(command_line.ENGINES, "onnx", lambda model, tokenizer, folder: written.append(str(folder)))
+    monkeypatch.setitem(commands.EXPORTERS, "onnx", lambda model, tokenizer, folder: written.append(str(folder)))
     monkeypatch.setattr("sys.argv", ["hf_posenc", "export", "~/run", "--engine=onnx", "--output=~/onnx"])
-    command_line.main()
+    cli.main()
     assert written == [str(tmp_path / "onnx")]
 
 

@@ -496,7 +496,7 @@ WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 def served(*arguments: str, folder: Path | None = None) -> Iterator[str]:
-    """The page of `python -m hf_posenc explorer`, as a user starts it, or of a Space's folder, as the Hub starts it."""
+    """The page of `hf-posenc explorer`, as a user starts it, or of a Space's folder, as the Hub starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

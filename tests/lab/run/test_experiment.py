@@ -196,15 +196,16 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
 # The command line, up to where training would begin.
 PREPARES = """
 import sys
-import train, hf_posenc.lab.data.corpus, hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora
+import hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora
+from hf_posenc.lab import cli
+from hf_posenc.lab.run import train
 train.run_system = train.aggregate = train.write_report = train.next_steps = lambda *arguments: None
 config, folder = sys.argv[1:]
 for large in (10**6, 10):
-    for module in (hf_posenc.lab.data.corpus, hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora):
+    for module in (hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora):
         module.PROGRESS_BAR_MIN_PAIRS = large
     print("from", large, "pairs", file=sys.stderr)
-    sys.argv[1:] = [config, f"output_dir={folder}/{large}", f"data.train.generator.seed={large}"]
-    train.main()
+    cli.main(["train", config, f"output_dir={folder}/{large}", f"data.train.generator.seed={large}"])
 """
 
 

@@ -13,17 +13,6 @@ from ...utils.run_folder import ReportPaths
 from ...utils.text_io import read_lines
 from ..results.rendering import markdown_text
 
-ARGUMENTS: dict[str, dict[str, Any]] = {  # of the command; all are paths
-    "sources": {"help": "one segment a line"},
-    "translations": {"help": "a line for each segment, or for each document"},
-    "--references": {"help": "a reference for each segment"},
-    "--document-ids": {
-        "help": "the document of each segment, one name a line (default: blank lines separate documents)"
-    },
-    "--translation-ids": {"help": "the document of each line of the translations, if they have other lines"},
-    "--pairs": {"nargs": 2, "help": "two files of parallel text, to find counterparts without references"},
-    "--output": {"help": "the folder for audit.json, audit.md and coverage.png"},
-}
 COUNTS = ("dropped", "repeated", "moved", "invented")
 NUM_EXAMPLES = 10  # documents with most findings, in the report
 MAX_TEXT, MAX_CONTEXT = 300, 60  # characters of a segment in the report, and of the translation around an invented text

@@ -1,0 +1,216 @@
+"""What each command of `hf-posenc` does: a function under the command's name, which takes the parsed options.
+
+`cli.py` imports this module once the arguments are parsed. Commands that few people use import what only they need.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ..alignments.registry import ALIGNMENTS
+from ..convert.folders import convert_folder
+from ..encodings.registry import POSITION_ENCODINGS
+from ..inference.ctranslate2_engine import to_ctranslate2
+from ..inference.onnx_engine import to_onnx
+from ..inference.translation_job import (
+    TranslationJob,
+    load_model,
+    model_folder,
+    silence_logging,
+    translate_lines,
+    translate_to_file,
+)
+from ..transformer.configuration_posenc import PosEncConfig
+from ..utils.command_line import register_encodings
+from ..utils.text_io import iter_lines, read_lines, read_stream
+from .config.composition import merge, parse_override
+from .config.schema import Section
+from .results.registry_tables import alignments_table, encodings_table
+
+__all__ = ["register_encodings"]  # for `cli.py`
+
+EXPORTERS: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train, score and compare the systems of a config file."""
+    from .run.train import train_systems
+
+    train_systems(
+        options.config,
+        (*options.overrides, *options.extra_arguments),
+        dry_run=options.dry_run,
+        system=options.system,
+        progress_position=options.progress_position,
+    )
+
+
+def lengthen(options: argparse.Namespace) -> None:
+    """Lengthen a model and print the table."""
+    from .run.lengthen import LengthenJob
+    from .run.lengthen import lengthen as lengthen_model
+
+    silence_logging()
+    pairs, test = (list(map(str, paths)) for paths in (options.pairs, options.test))
+    languages = (options.source_language, options.target_language, options.source_tag, options.target_tag)
+    job = LengthenJob(checkpoint_name(options.checkpoint), pairs, test, *languages, lora_rank=options.lora)
+    print(lengthen_model(job, options.to, (*options.overrides, *options.extra_arguments)))
+
+
+def convert(options: argparse.Namespace) -> None:
+    """Convert a checkpoint and print the new folder."""
+    silence_logging()
+    fields: Section = {}
+    for field in (*options.fields, *options.extra_arguments):
+        fields = merge(fields, parse_override(field))
+    tags = {"source_tag": options.source_tag, "target_tag": options.target_tag}
+    print(convert_folder(checkpoint_name(options.checkpoint), options.output, to=options.to, **tags, **fields))
+
+
+def checkpoint_name(path: Path) -> str:
+    """The folder with config.json of a local checkpoint, else the name on the Hub."""
+    return str(model_folder(path)) if path.is_dir() else path.as_posix()
+
+
+def translate(options: argparse.Namespace) -> None:
+    """Translate the lines of a file or of standard input, in their order."""
+    silence_logging()
+    if options.stream:
+        translate_stream(options)
+        return
+    job = TranslationJob(
+        options.folder,
+        num_beams=5 if options.num_beams is None else options.num_beams,
+        quantize=options.quantize,
+        register=options.register,
+        device=options.device,
+        batch_size=options.batch_size,
+        max_new_tokens=options.max_new_tokens,
+    )
+    lines = read_lines(options.input) if options.input else iter_lines(sys.stdin.buffer, "standard input")
+    kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
+    if options.output:
+        translate_to_file(list(lines), options.output, job, **kwargs)
+        return
+    for translation in translate_lines(list(lines), job, **kwargs):
+        print(translation, flush=True)
+
+
+def translate_stream(options: argparse.Namespace) -> None:
+    """Translate the input as one text, word by word."""
+    for name, default in (("output", None), ("num_processes", 1), ("batch_size", None), ("max_new_tokens", None)):
+        if getattr(options, name) != default:
+            raise ValueError(
+                f"--stream writes one translation of any length to standard output, but --{name.replace('_', '-')} was "
+                "given; leave it out, and write to a file by > FILE."
+            )
+    num_beams = 1 if options.num_beams is None else options.num_beams
+    job = TranslationJob(options.folder, num_beams, options.quantize, options.register, device=options.device)
+    if options.input:
+        with options.input.open("rb") as file:
+            write_stream(job, file, str(options.input))
+    else:
+        write_stream(job, cast(BinaryIO, sys.stdin.buffer), "standard input")
+
+
+def write_stream(job: TranslationJob, stream: BinaryIO, name: str) -> None:
+    """Write the translation of a stream of that name to standard output."""
+    translator = job.streaming_translator()
+
+    def write(texts: Iterable[str]) -> None:
+        for text in texts:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    try:
+        write(translator.translate(read_stream(stream, name)))
+    except ValueError:  # of the input: what came before is translated to its end
+        write(translator.finish_tokens())
+        raise
+    print()
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write a model for another engine, and print the folder."""
+    silence_logging()
+    model, tokenizer = load_model(options.folder)
+    kwargs = {"quantization": options.quantization} if options.quantization else {}
+    print(EXPORTERS[options.engine](model, tokenizer, options.output, **kwargs))
+
+
+def audit(options: argparse.Namespace) -> None:
+    """Print the audit of documents."""
+    from .reports.audit import audit_files
+
+    names = ("sources", "translations", "references", "document_ids", "translation_ids", "pairs", "output")
+    print(audit_files(**{name: getattr(options, name) for name in names}), end="")
+
+
+def report(options: argparse.Namespace) -> None:
+    """Make the tables and figures of a run again, and print the first table."""
+    from .reports.report import write_report
+    from .results.saved_files import read_results
+
+    print(write_report(read_results(options.run), options.output or options.run))
+
+
+def card(options: argparse.Namespace) -> None:
+    """Print a model card."""
+    from .reports.card import model_card
+
+    print(model_card(options.run, options.system, options.repo_id, options.license))
+
+
+def encodings(options: argparse.Namespace) -> None:
+    """Print the table of encodings."""
+    print(encodings_table(POSITION_ENCODINGS, PosEncConfig()), end="")
+
+
+def alignments(options: argparse.Namespace) -> None:
+    """Print the table of alignments."""
+    print(alignments_table(ALIGNMENTS), end="")
+
+
+def explorer(options: argparse.Namespace) -> None:
+    """Serve the explorer until it is stopped."""
+    try:
+        from .explorer.page import launch
+        from .explorer.runs import ExplorerRun
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f'The explorer needs the extra "explorer", but {error.name} is not installed; '
+            "run `pip install 'hf-posenc[explorer]'`, in a clone `pip install '.[explorer]'`."
+        ) from None
+
+    silence_logging()
+    launch(ExplorerRun(options.run), port=options.port, hosts=options.allow_host)
+
+
+def figures(options: argparse.Namespace) -> None:
+    """Draw encodings, and print the paths of the figures."""
+    from .analysis.probes import PlotExtent
+    from .figures.save_figures import save_encoding_figures
+
+    silence_logging()
+    fields = ("positions", "max_positions", "distances", "tokens")
+    extent = PlotExtent(**{name: getattr(options, name) for name in fields})
+    checkpoint = options.checkpoint and model_folder(options.checkpoint)
+    names = [*options.encodings, *options.extra_arguments]
+    for path in save_encoding_figures(
+        names, options.output, checkpoint=checkpoint, side=options.side, extent=extent, formats=options.formats
+    ):
+        print(path, flush=True)
+
+
+def attention(options: argparse.Namespace) -> None:
+    """Draw attention weights, and print what was drawn."""
+    from .figures.save_figures import save_attention_figures
+
+    silence_logging()
+    model, tokenizer = load_model(options.folder)
+    for line in save_attention_figures(
+        model, tokenizer, options.sentence, options.output, layer=options.layer, formats=options.formats
+    ):
+        print(line, flush=True)
