@@ -82,7 +82,7 @@ def compare(
                 f"p_{name}": p_value(scorer, ours, theirs, trials * SAMPLES)
                 for name, (p_value, trials) in SIGNIFICANCE_TESTS.items()
             }
-            low, high = difference_interval(scorer, ours, theirs, SAMPLES)
+            low, high = difference_interval(metric, [ours], [theirs], samples=SAMPLES)
             scores = [float(corpus_score(scorer, counts).score) for counts in (ours, theirs)]
             yield PairedTest(system, other, test, len(ours), metric, seed, *scores, low, high, **p_values)
 

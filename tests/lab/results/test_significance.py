@@ -128,17 +128,16 @@ def test_the_interval_of_a_difference_is_that_of_the_resampled_texts() -> None:
         for rows in draws:
             texts = [[texts[row] for row in rows] for texts in (better, worse, references)]
             differences.append(np.subtract(*(scorer.corpus_score(text, [texts[2]]).score for text in texts[:2])))
-        found = difference_interval(PRECOMPUTED_SCORERS[metric](), ours[metric], theirs[metric], 200)
+        found = difference_interval(metric, [ours[metric]], [theirs[metric]], samples=200)
         assert found == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), abs=1e-4)
 
 
 def test_the_interval_of_a_difference_is_antisymmetric_and_zero_for_equal_translations() -> None:
     references, lengths = corpus(40)
     ours, theirs = (scored(noisy(references, 0.3, seed), references, lengths, ("bleu",))[1]["bleu"] for seed in (1, 2))
-    scorer = PRECOMPUTED_SCORERS["bleu"]()
-    low, high = difference_interval(scorer, ours, theirs, 100)
-    assert difference_interval(scorer, theirs, ours, 100) == pytest.approx((-high, -low))
-    assert difference_interval(scorer, ours, ours, 100) == (0, 0)
+    low, high = difference_interval("bleu", [ours], [theirs], samples=100)
+    assert difference_interval("bleu", [theirs], [ours], samples=100) == pytest.approx((-high, -low))
+    assert difference_interval("bleu", [ours], [ours], samples=100) == (0, 0)
 
 
 @pytest.mark.full

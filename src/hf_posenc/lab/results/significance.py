@@ -5,14 +5,16 @@ Student's 95 % interval over them, the variation of training alone. Differences 
 bootstrap and by paired approximate randomisation, on the saved sentence statistics.
 
 A row of several seeds is compared seed by seed, and its p-value is the largest of them. It is 1 if seeds disagree on
-which row is better. P-values are not corrected for multiple comparisons.
+which row is better. `paired_randomization` pools the seeds and takes any units. P-values are not corrected for
+multiple comparisons.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 
@@ -133,14 +135,32 @@ def approximate_randomization(
     difference, most trials differ by exactly as much, and sacrebleu's count finds twice as many differences as chance
     allows.
     """
-    observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
+    return pooled_randomization(scorer, ours[None], theirs[None], trials, draws_per_block)
+
+
+def pooled_randomization(
+    scorer: CorpusScorer, ours_SUC: np.ndarray, theirs_SUC: np.ndarray, trials: int, draws_per_block: int
+) -> float:
+    """`approximate_randomization` of the mean difference over S seeds, when a unit is swapped in all seeds at once."""
+    num_seeds, num_units, _ = ours_SUC.shape
+    ours_SC, theirs_SC = ours_SUC.sum(1), theirs_SUC.sum(1)
+    (observed,) = abs(mean_differences(scorer, ours_SC[None], theirs_SC[None]))
+    differences = (theirs_SUC - ours_SUC).swapaxes(0, 1).reshape(num_units, -1)
     num_as_large = 0
-    for swapped_sum in swapped_sums(theirs - ours, trials, draws_per_block):
-        totals = (ours.sum(0) + swapped_sum, theirs.sum(0) - swapped_sum)
-        num_as_large += int(
-            (abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals))) >= observed - 1e-9).sum()
-        )
+    for swapped_sum in swapped_sums(differences, trials, draws_per_block):
+        swapped_TSC = swapped_sum.reshape(len(swapped_sum), num_seeds, -1)
+        gains_T = abs(mean_differences(scorer, ours_SC + swapped_TSC, theirs_SC - swapped_TSC))
+        num_as_large += int((gains_T >= observed - 1e-9).sum())
     return (1 + num_as_large) / (1 + trials)
+
+
+def mean_differences(scorer: CorpusScorer, ours_TSC: np.ndarray, theirs_TSC: np.ndarray) -> np.ndarray:
+    """(T,): the difference of corpus scores in T samples of summed counts, the mean over S seeds."""
+    differences_ST = [
+        corpus_scores(scorer, ours_TSC[:, seed]) - corpus_scores(scorer, theirs_TSC[:, seed])
+        for seed in range(ours_TSC.shape[1])
+    ]
+    return np.mean(differences_ST, axis=0)
 
 
 def swapped_sums(differences: np.ndarray, trials: int, draws_per_block: int = DRAWS_PER_BLOCK) -> Iterator[np.ndarray]:
@@ -157,25 +177,153 @@ def swapped_sums(differences: np.ndarray, trials: int, draws_per_block: int = DR
 def paired_bootstrap(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
     """The p-value of sacrebleu's paired bootstrap, and at least 2^(1 - d) for d differing pairs, the resolution of so
     few pairs."""
-    totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
-    gains = abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals)))
+    gains = abs(bootstrap_differences(scorer, ours[None], theirs[None], samples))
     observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
     p_value = (1 + int((gains - gains.mean() > observed).sum())) / (1 + samples)
     num_differing = int((ours != theirs).any(1).sum())
     return max(p_value, min(1.0, 2.0 ** (1 - num_differing)))
 
 
-def difference_interval(
-    scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, samples: int
-) -> tuple[float, float]:
-    """The 95 % interval (low, high) of the score of `ours` less that of `theirs`: percentiles of the paired bootstrap.
+def bootstrap_differences(
+    scorer: CorpusScorer, ours_SUC: np.ndarray, theirs_SUC: np.ndarray, samples: int
+) -> np.ndarray:
+    """(samples,): the mean difference over S seeds in bootstrap samples. A sample has the same units in each seed of
+    both systems."""
+    num_seeds, num_units, num_counts = ours_SUC.shape
+    both = np.concatenate([ours_SUC, theirs_SUC]).swapaxes(0, 1).reshape(num_units, -1)
+    totals = bootstrap_sums(both, samples).reshape(samples, 2, num_seeds, num_counts)
+    return mean_differences(scorer, totals[:, 0], totals[:, 1])
 
-    Each sample has the same pairs of both. Two systems are alike within a margin if the interval lies inside it; a
-    large p-value alone does not show that.
+
+# The public tests of two systems. Each takes the metric's name and, for each seed, the counts that the metric sums: an
+# array (pairs, counts), as in a run's `statistics/` and in `length_buckets.statistics`.
+
+
+def paired_randomization(
+    metric: str,
+    ours: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    *,
+    units: Sequence[Hashable] | None = None,
+    trials: int = 10_000,
+) -> float:
+    """The p-value of the mean difference over seeds, by paired approximate randomization. With one seed and a unit for
+    each pair it is `approximate_randomization`.
+
+    `ours`, `theirs`: the counts (pairs, counts) of each seed, in the same order of seeds and pairs.
+    `units`: a label for each pair, such as its document. Pairs of one label are swapped together, and in all seeds at
+        once, because their scores depend on each other. Without labels each pair is a unit.
+
+    The p-value is two-sided and has a resolution of 1 / (1 + trials). It covers the sample of units for these
+    trainings; it says nothing on trainings with new seeds. A ValueError for an unknown metric, for seeds or pairs
+    without a partner, and for fewer than two units. Source: Riezler and Maxwell, "On Some Pitfalls in Automatic
+    Evaluation and Significance Testing for MT", 2005 (https://aclanthology.org/W05-0908).
     """
-    totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
-    low, high = np.percentile(np.subtract(*(corpus_scores(scorer, total) for total in totals)), [2.5, 97.5])
+    ours_SUC, theirs_SUC = unit_sums(metric, ours, theirs, units)
+    return pooled_randomization(PRECOMPUTED_SCORERS[metric](), ours_SUC, theirs_SUC, trials, DRAWS_PER_BLOCK)
+
+
+def difference_interval(
+    metric: str,
+    ours: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    *,
+    units: Sequence[Hashable] | None = None,
+    samples: int = 1000,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """The interval (low, high) of the mean over seeds of ours less theirs, in the metric's points: percentiles of the
+    paired bootstrap over units.
+
+    The other arguments and errors are those of `paired_randomization`. Source: Koehn, "Statistical Significance Tests
+    for Machine Translation Evaluation", 2004 (https://aclanthology.org/W04-3250).
+    """
+    ours_SUC, theirs_SUC = unit_sums(metric, ours, theirs, units)
+    differences = bootstrap_differences(PRECOMPUTED_SCORERS[metric](), ours_SUC, theirs_SUC, samples)
+    return percentile_interval(differences, level)
+
+
+class Equivalence(NamedTuple):
+    """The result of an equivalence test: the difference, its 90 % interval (low, high), and the p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def equivalence_test(
+    metric: str,
+    ours: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    margin: float,
+    *,
+    units: Sequence[Hashable] | None = None,
+    samples: int = 1000,
+) -> Equivalence:
+    """Two one-sided tests: whether the mean difference over seeds lies within `margin` points of the metric.
+
+    With p < 0.05 the systems are equivalent within the margin: both the hypothesis that ours is worse by `margin` or
+    more, and that it is better by `margin` or more, are rejected. Each one-sided p-value is the share of bootstrap
+    samples beyond its end of the margin, and the larger one counts. The 90 % interval then lies inside the margin.
+    Choose the margin before you see the scores. With fewer than some twenty units the bootstrap's interval is too
+    narrow.
+
+    The other arguments and errors are those of `paired_randomization`; a ValueError for a margin that is not positive
+    too. Source: Schuirmann, "A comparison of the Two One-Sided Tests Procedure and the Power Approach", 1987
+    (https://doi.org/10.1007/BF01068419).
+    """
+    if not margin > 0:
+        raise ValueError(f"margin must be above 0 points of the metric, but it is {margin}; choose one, such as 1.0.")
+    ours_SUC, theirs_SUC = unit_sums(metric, ours, theirs, units)
+    scorer = PRECOMPUTED_SCORERS[metric]()
+    (difference,) = mean_differences(scorer, ours_SUC.sum(1)[None], theirs_SUC.sum(1)[None])
+    differences = bootstrap_differences(scorer, ours_SUC, theirs_SUC, samples)
+    beyond = max(int((differences <= -margin).sum()), int((differences >= margin).sum()))
+    return Equivalence(float(difference), *percentile_interval(differences, 0.9), (1 + beyond) / (1 + samples))
+
+
+def percentile_interval(differences: np.ndarray, level: float) -> tuple[float, float]:
+    """The percentiles between which a share of `level` of the bootstrap samples lies."""
+    low, high = np.percentile(differences, [50 * (1 - level), 50 * (1 + level)])
     return float(low), float(high)
+
+
+def unit_sums(
+    metric: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], units: Sequence[Hashable] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The counts (seeds, units, counts) of both systems, summed over the pairs of each unit. A ValueError for what
+    cannot be paired."""
+    if metric not in PRECOMPUTED_SCORERS:
+        raise ValueError(f"metric must be one of {', '.join(PRECOMPUTED_SCORERS)}, but it is {metric!r}; choose one.")
+    shapes = {np.shape(counts) for counts in (*ours, *theirs)}
+    if len(ours) != len(theirs) or len(shapes) != 1:
+        described = [", ".join(str(np.shape(counts)) for counts in seeds) or "none" for seeds in (ours, theirs)]
+        raise ValueError(
+            "Both systems must have counts of the same pairs with equally many seeds, but their arrays (pairs, counts) "
+            f"are {described[0]} and {described[1]}; pass one array for each seed of each system."
+        )
+    ((num_pairs, _),) = shapes
+    labels = range(num_pairs) if units is None else units
+    if len(labels) != num_pairs:
+        raise ValueError(f"units must be {num_pairs} labels, one for each pair, but there are {len(labels)}; add them.")
+    unit_ids = {label: unit for unit, label in enumerate(dict.fromkeys(labels))}
+    if len(unit_ids) < 2:
+        raise ValueError(
+            f"A test needs 2 or more units, but there are {len(unit_ids)}; take smaller ones, or more text."
+        )
+    unit_N = np.array([unit_ids[label] for label in labels])
+    ours_SUC, theirs_SUC = (
+        np.stack([sums_by_unit(counts, unit_N, len(unit_ids)) for counts in seeds]) for seeds in (ours, theirs)
+    )
+    return ours_SUC, theirs_SUC
+
+
+def sums_by_unit(counts: np.ndarray, unit_N: np.ndarray, num_units: int) -> np.ndarray:
+    """(units, counts): the sums over the pairs of each unit."""
+    sums = np.zeros((num_units, counts.shape[1]), counts.dtype)
+    np.add.at(sums, unit_N, counts)
+    return sums
 
 
 # Each test takes scorer, statistics of both systems and a number of trials. It has so many trials for each bootstrap
