@@ -1,19 +1,22 @@
-"""Rendering of tables and texts as Markdown, LaTeX, CSV and plain text, escaped so that each shows as it is written.
+"""Rendering of tables and texts as Markdown, LaTeX, HTML, CSV and plain text.
 
-Names of systems and test sets, licences and sources of tables may come from files of others.
+Names of systems and test sets, licences and sources of tables may come from files of others. They are escaped, so that
+each shows as it is written.
 """
 
 import csv
+import html
 import io
 import json
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .length_limits import TableRows
 from .tables import Table, available_scores, bucket_p_values
 
 JOINERS = "\u200c\u200d"
+NUMBER = re.compile(r"-?[\d.]+")  # the score at the beginning of a cell
 TEXT_WIDTH = 100  # of a terminal's table
 LATEX_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 LATEX_ESCAPES |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
@@ -65,20 +68,64 @@ def python_string(text: object) -> str:
 
 def render_markdown(table: Table) -> str:
     """A table of GitHub's Markdown: the first column left, the others right, the legend below."""
-    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
-    escaped = [[markdown_text(entry) for entry in line] for line in lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", markdown_text(table.legend), ""])
+    rule = ["---", *["---:"] * (len(table.headers) - 1)]
+    lines = [list(map(markdown_text, table.headers)), rule, *escaped_rows(table, markdown_text, "**{}**")]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", markdown_text(table.legend), ""])
 
 
 def render_latex(table: Table) -> str:
     """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
-    lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [table.headers, *table.rows]]
+    rows = [list(map(latex_text, table.headers)), *escaped_rows(table, latex_text, r"\textbf{{{}}}")]
+    top, *below = [" & ".join(line) + r" \\" for line in rows]
     columns = "l" + "r" * (len(table.headers) - 1)
-    top, *below = lines
     begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
     return "\n".join(
         [begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", latex_text(table.legend), ""]
     )
+
+
+def render_html(table: Table) -> str:
+    """A table of HTML with its legend as the caption."""
+    headers = "".join(f"<th>{html_text(header)}</th>" for header in table.headers)
+    rows = []
+    for line in escaped_rows(table, html_text, "<strong>{}</strong>"):
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>")
+    head = ["<table>", f"<caption>{html_text(table.legend)}</caption>", f"<thead><tr>{headers}</tr></thead>"]
+    return "\n".join([*head, "<tbody>", *rows, "</tbody>", "</table>", ""])
+
+
+def html_text(text: object) -> str:
+    return html.escape(one_line(text))
+
+
+def render_table_csv(table: Table) -> str:
+    """The cells of a table as they are printed, without its legend."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for line in (table.headers, *table.rows):
+        writer.writerow(map(csv_cell, map(one_line, line)))
+    return buffer.getvalue()
+
+
+def escaped_rows(table: Table, escape: Callable[[object], str], bold: str) -> list[list[str]]:
+    """The rows in a language of markup, with the number of each best cell set in `bold`."""
+    rows = []
+    for line, cells in enumerate(table.rows):
+        escaped = list(map(escape, cells))
+        for place in range(len(cells)):
+            if (line, place) in table.best:
+                escaped[place] = NUMBER.sub(lambda number: bold.format(number[0]), escaped[place], count=1)
+        rows.append(escaped)
+    return rows
+
+
+TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
+    "markdown": render_markdown,
+    "latex": render_latex,
+    "csv": render_table_csv,
+    "html": render_html,
+}
+TABLE_SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
 
 
 def render_csv(rows: TableRows) -> str:

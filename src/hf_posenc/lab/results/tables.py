@@ -55,13 +55,17 @@ TIME_LEGEND = (
 
 @dataclass(frozen=True)
 class Table:
-    """Printed cells, a caption, and notes on the signs in cells. `legend` is caption and notes."""
+    """Printed cells, a caption, and notes on the signs in cells. `legend` is caption and notes.
+
+    `best`: the line and the place of each cell whose number is the best of its column.
+    """
 
     headers: list[str]
     rows: list[list[str]]
     caption: str
     notes: tuple[str, ...] = ()
     details: str = ""  # the caption of a file, if that of a terminal is shorter
+    best: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def legend(self) -> str:

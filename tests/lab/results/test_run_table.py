@@ -1,0 +1,156 @@
+"""One table over runs: its numbers are those saved, the best are bold, and marks are of tests against the baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_posenc.__main__ import main as command_line
+from hf_posenc.lab.results.rendering import TABLE_FORMATS
+from hf_posenc.lab.results.run_table import table_of_runs
+from hf_posenc.lab.results.saved_files import read_results, write_statistics
+from hf_posenc.lab.results.significance import p_values
+from hf_posenc.metrics.loading import load_length_buckets
+from hf_posenc.utils.run_folder import RunPaths
+
+WORDS = ["the", "a", "cat", "dog", "house", "is", "was", "in", "on", "mat", "red", "green", "old"]
+EDGES, LABELS = (10, 20), ["all", "[0,10]", "[11,20]", ">20"]
+SCORED = {"max_length": 20, "tokenizer": "abc", "training": {"parameters": 1}, "beyond": {}, "loss": None}
+
+
+def noisy(texts: list[str], share: float, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(w if chance.random() > share else chance.choice(WORDS) for w in t.split()) for t in texts]
+
+
+def write_run(folder: Path, shares: dict[str, float], rows: dict[str, str], text_seed: int = 0) -> Path:
+    """A run whose systems put a share of wrong words into 40 references, scored on a test set `news`."""
+    chance = random.Random(text_seed)
+    references = [" ".join(chance.choices(WORDS, k=chance.randint(4, 14))) for _ in range(40)]
+    lengths = [chance.randint(1, 20) for _ in references]  # none is in the last bucket
+    systems: dict[str, Any] = {}
+    statistics: dict[str, list[dict[str, np.ndarray]]] = {}
+    for seed, (name, share) in enumerate(shares.items()):
+        metric = load_length_buckets()
+        result: Any = metric.compute(
+            predictions=noisy(references, share, seed), references=references, source_lengths=lengths, edges=EDGES,
+            metrics=["bleu", "ter"], bootstrap=100,
+        )  # fmt: skip
+        counts = {"lengths": np.array(metric.lengths), **metric.statistics}
+        statistics.setdefault(rows[name], []).append(counts)
+        path = RunPaths(folder).system(name).statistic("news")
+        path.parent.mkdir(parents=True)
+        write_statistics(path, counts)
+        scored = {key: result[key] for key in ("all", "groups")} | {"truncated": 0}
+        tests = {"news": scored | {"test_set_sha256": f"text {text_seed}"}}
+        beyond = {"news": result["groups"][-1]}
+        systems[name] = SCORED | {"row": rows[name], "tests": tests, "beyond": beyond}
+    base, *others = statistics
+    compared: dict[str, Any] = {}
+    for row in others:
+        found = p_values(statistics[row], statistics[base], EDGES, LABELS, 100)
+        compared[row] = {label: {name: vars(p) for name, p in metrics.items()} for label, metrics in found.items()}
+    results = {"version": 3, "baseline": base, "systems": systems, "comparisons": {"news": compared}}
+    (folder / "results.json").write_text(json.dumps(results | {"reference_table": None}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    seeds = {"good-seed1": 0.1, "good-seed2": 0.12}
+    rows = {"plain": "plain", "good-seed1": "good", "good-seed2": "good"}
+    return (
+        write_run(folder / "first", {"plain": 0.4} | seeds, rows),
+        write_run(folder / "second", {"plain": 0.41, "bad": 0.9}, {"plain": "plain", "bad": "bad"}),
+    )
+
+
+def test_a_cell_has_one_number_of_the_run_with_its_interval_and_mark(runs: tuple[Path, Path]) -> None:
+    """The best of a column is marked where more is better, and where less is. The empty bucket has no column."""
+    table = table_of_runs([runs[0]])
+    buckets = read_results(runs[0]).systems["plain"].tests["news"].all_buckets
+    expected = [f"{bucket.label} n={bucket.n:g} {name}" for bucket in buckets[:3] for name in ("BLEU", "TER")]
+    assert table.headers == ["system", *expected]
+    assert [line[0] for line in table.rows] == ["plain", "good (2 seeds)"]
+    plain = buckets[0]
+    assert table.rows[0][1] == f"{plain.score('bleu'):.1f} ±{plain.half_width('bleu'):.1f}"
+    assert table.rows[1][1].endswith("*") and not table.rows[0][1].endswith("*")
+    assert table.best == {(1, place) for place in range(1, 7)}
+    assert "* p < 0.05 against plain" in table.legend
+
+
+def test_rows_of_other_runs_are_tested_from_their_statistics(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Rows of equal names have those of their runs. Without statistics a row has no mark, and the table says so."""
+    folders = list(runs)
+    table = table_of_runs(folders, columns=["news"], metrics=["bleu"])
+    assert [line[0] for line in table.rows] == ["first/plain", "good (2 seeds)", "second/plain", "bad"]
+    assert [line[1].endswith("*") for line in table.rows] == [False, True, False, True]
+    assert table.best == {(1, 1)} and table.headers == ["system", "all n=40"]
+    turned = table_of_runs(folders, rows=["bad", "good"], columns=["news"], metrics=["bleu"], baseline="bad")
+    assert [line[1].endswith("*") for line in turned.rows] == [False, True] and turned.best == {(1, 1)}
+    copied = tmp_path / "copy"
+    copied.mkdir()
+    (copied / "results.json").write_bytes((runs[1] / "results.json").read_bytes())
+    untested = table_of_runs([runs[0], copied], columns=["news"])
+    assert not untested.rows[3][1].endswith("*")
+    assert untested.notes[-1] == "not tested, for want of saved statistics: copy/plain, bad"
+
+
+def test_columns_are_chosen_by_test_set_and_bucket(runs: tuple[Path, Path]) -> None:
+    table = table_of_runs([runs[0]], columns=["news:[11,20]", "news"], metrics=["ter", "length_ratio"])
+    assert [header.partition(" ")[0] for header in table.headers[1:]] == ["[11,20]"] * 2 + ["all"] * 2
+    assert {place for _, place in table.best} == {1, 3}, "no ratio is best"
+
+
+def test_every_format_has_every_cell(runs: tuple[Path, Path]) -> None:
+    table = table_of_runs([runs[0]], columns=["news"], metrics=["bleu"])
+    number, _, rest = table.rows[1][1].partition(" ")
+    markdown, latex, html = (TABLE_FORMATS[name](table) for name in ("markdown", "latex", "html"))
+    assert f"| **{number}** {rest} |" in markdown
+    assert rf"\textbf{{{number}}} {rest[:-1]}$^{{*}}$ \\" in latex
+    assert f"<td><strong>{number}</strong> {rest}</td></tr>" in html and html.count("<td>") == 4
+    assert list(csv.reader(io.StringIO(TABLE_FORMATS["csv"](table)))) == [table.headers, *table.rows]
+
+
+def test_unknown_names_and_other_test_sets_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    other = write_run(tmp_path / "third", {"plain": 0.4}, {"plain": "plain"}, text_seed=1)
+    with pytest.raises(ValueError, match="hash text 0 for first/plain and text 1 for third/plain; leave one"):
+        table_of_runs([runs[0], other])
+    with pytest.raises(ValueError, match="--rows must be of plain, good, but 'goood' is not; the nearest one is good"):
+        table_of_runs([runs[0]], rows=["goood"])
+    with pytest.raises(ValueError, match=r"--columns must be of news, news:lengths, news:\[0,10\]"):
+        table_of_runs([runs[0]], columns=["news:all"])
+    with pytest.raises(ValueError, match="--metrics must be of bleu, ter"):
+        table_of_runs([runs[0]], metrics=["chrf"])
+    with pytest.raises(ValueError, match="have none in these columns"):
+        table_of_runs([runs[0]], columns=["news:>20"])
+
+
+def test_names_cannot_leave_their_cells(runs: tuple[Path, Path]) -> None:
+    table = table_of_runs([runs[0]])
+    table.rows[0][0] = "<b>&|"
+    assert "&lt;b&gt;&amp;|" in TABLE_FORMATS["html"](table) and r"&lt;b>&\|" in TABLE_FORMATS["markdown"](table)
+
+
+def test_the_command_prints_or_writes_the_table(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["hf_posenc", "table", *map(str, runs), "--columns", "news", *arguments])
+        command_line()
+        return capsys.readouterr().out
+
+    table = table_of_runs(list(runs), columns=["news"], metrics=["bleu"])
+    assert run("--metrics", "bleu") == TABLE_FORMATS["markdown"](table)
+    assert run("--metrics", "bleu", "--format", "csv") == TABLE_FORMATS["csv"](table)
+    assert run("--metrics", "bleu", "--output", str(tmp_path / "table.tex")) == ""
+    assert (tmp_path / "table.tex").read_text(encoding="utf-8") == TABLE_FORMATS["latex"](table)
