@@ -35,6 +35,7 @@ PROGRAM = "hf-posenc"
 OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 # Choices of options, by the names that the library takes; a test compares them.
 ENGINES, FORMATS = ("ctranslate2", "onnx"), ("posenc", "transformers")
+TABLE_FORMATS = ("markdown", "latex", "csv", "html")
 # Commands whose arguments include `name=value` between or after their options.
 WITH_SETTINGS = ("train", "figures", "convert", "lengthen")
 AddCommand = Callable[..., argparse.ArgumentParser]
@@ -145,6 +146,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
     add_training_commands(add_command)
     add_translation_commands(add_command)
     add_run_commands(add_command)
+    add_result_commands(add_command)
     add_plot_commands(add_command)
     return parser, dict(subparsers.choices)
 
@@ -271,6 +273,35 @@ def add_run_commands(add_command: AddCommand) -> None:
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     host_help = "another name of this machine under which the page is opened"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
+
+
+def add_result_commands(add_command: AddCommand) -> None:
+    """The commands that tabulate and compare scored runs."""
+    command = add_command("table", "make one table over the rows of one or several runs, with intervals and marks")
+    command.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a folder with results.json")
+    command.add_argument("--rows", nargs="+", metavar="ROW", help="rows in this order; RUN/ROW if several runs have it")
+    columns_help = "TEST: all pairs of a test set; TEST:lengths: its length buckets; TEST:[0,25]: one of them"
+    command.add_argument("--columns", nargs="+", metavar="COLUMN", help=columns_help)
+    command.add_argument("--metrics", nargs="+", metavar="METRIC", help="such as bleu chrf (default: all scored)")
+    command.add_argument("--baseline", metavar="ROW", help="the row that marks compare with (default: the run's)")
+    format_help = "default: that of --output's suffix, else markdown"
+    command.add_argument("--format", choices=TABLE_FORMATS, help=format_help)
+    command.add_argument("--output", type=path_argument, metavar="FILE", help="a file (default: standard output)")
+
+    command = add_command("compare", "test whether two systems differ, with each seed and pooled over seeds")
+    runs_help = "the run of each system, or one run of both"
+    command.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help=runs_help)
+    systems_help = "rows of the tables, or one seed of each (aligned-seed1)"
+    command.add_argument("--systems", nargs=2, required=True, metavar=("A", "B"), help=systems_help)
+    command.add_argument("--metric", default="bleu", help="one that the runs are scored by (default bleu)")
+    command.add_argument("--test", metavar="NAME", help="the test set (default: the one that both have)")
+    units_help = (
+        "what is swapped and resampled: each scored pair (sentence, the default), all pairs of a document, or pairs "
+        "with equal lines in FILE, which has a line for each scored pair"
+    )
+    command.add_argument("--units", default="sentence", metavar="sentence|document|FILE", help=units_help)
+    command.add_argument("--data-dir", metavar="FOLDER", help="of the test set's files, for --units document")
+    command.add_argument("--margin", type=float, help="also test whether they are equivalent within so many points")
 
 
 def add_plot_commands(add_command: AddCommand) -> None:

@@ -69,6 +69,20 @@ def convert(options: argparse.Namespace) -> None:
     print(convert_folder(checkpoint_name(options.checkpoint), options.output, to=options.to, **tags, **fields))
 
 
+def table(options: argparse.Namespace) -> None:
+    """Print or write one table of several runs."""
+    from .run.result_commands import table as make_table
+
+    make_table(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print the tests of two systems."""
+    from .run.result_commands import compare as compare_systems
+
+    compare_systems(options)
+
+
 def checkpoint_name(path: Path) -> str:
     """The folder with config.json of a local checkpoint, else the name on the Hub."""
     return str(model_folder(path)) if path.is_dir() else path.as_posix()

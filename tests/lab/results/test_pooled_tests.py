@@ -57,6 +57,7 @@ def test_with_one_seed_it_is_the_test_of_sacrebleu(metric: str, scorer: Any, mon
         assert paired_randomization(metric, *pair, trials=trials) == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "ter"])
 def test_it_is_the_share_of_all_swaps_of_units_in_all_seeds_at_once(metric: str) -> None:
     """All 2^6 swaps are scored from the texts."""
@@ -87,6 +88,7 @@ def test_it_is_the_share_of_all_swaps_of_units_in_all_seeds_at_once(metric: str)
     assert found == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 4000) + 1 / 4000)
 
 
+@pytest.mark.full
 def test_p_is_uniform_where_there_is_no_difference() -> None:
     """Kolmogorov-Smirnov over 200 test sets, with seeds that depend on each other: below the 1 % point of chance."""
     chance = np.random.default_rng(0)
@@ -99,6 +101,7 @@ def test_p_is_uniform_where_there_is_no_difference() -> None:
     assert distances.max() < 1.63 / math.sqrt(200)
 
 
+@pytest.mark.full
 def test_units_that_depend_on_each_other_must_be_swapped_together() -> None:
     """Eight sentences of one debate share most of their difference. Swapped one by one, they differ too often."""
     chance = np.random.default_rng(1)
@@ -114,6 +117,7 @@ def test_units_that_depend_on_each_other_must_be_swapped_together() -> None:
     assert rejected["sentence"] >= 30
 
 
+@pytest.mark.full
 def test_a_small_difference_of_all_seeds_is_found_together_where_no_seed_shows_it() -> None:
     """The variation between trainings is averaged away. In most of 20 test sets pooling finds what is planted."""
     chance, found, found_by_each = np.random.default_rng(2), 0, 0
@@ -143,6 +147,7 @@ def test_equivalence_is_that_of_two_normal_tests(planted: float) -> None:
     assert found.high - found.low == pytest.approx(2 * 1.645 * error, rel=0.1)
 
 
+@pytest.mark.full
 def test_a_difference_of_the_margin_is_called_equivalent_in_five_percent() -> None:
     chance, equivalent = np.random.default_rng(4), 0
     for _ in range(100):
@@ -152,6 +157,7 @@ def test_a_difference_of_the_margin_is_called_equivalent_in_five_percent() -> No
     assert equivalent <= 12, "5 expected of 100; more than 12 has a chance of 0.2 %"
 
 
+@pytest.mark.full
 def test_the_interval_covers_the_difference_of_all_seeds() -> None:
     chance, covered = np.random.default_rng(5), 0
     units = np.repeat(np.arange(40), 3).tolist()

@@ -19,16 +19,22 @@ from .saved_files import read_results, read_statistics
 
 @dataclass(frozen=True)
 class SavedRow:
-    """A row of a run: its name in a table of several runs, and the systems that are its seeds."""
+    """A row of a run: its name in a table of several runs, and the systems that are its seeds.
+
+    `system`: the one seed that is meant, None for all of them.
+    """
 
     name: str
     row: str
     folder: Path
     results: RunResults
+    system: str | None = None
 
     @property
     def systems(self) -> list[str]:
         """The names of its seeds, in the order of results.json."""
+        if self.system is not None:
+            return [self.system]
         return [name for name, system in self.results.systems.items() if system.row == self.row]
 
     @property
@@ -66,6 +72,16 @@ def read_rows(folders: Sequence[Path]) -> dict[str, SavedRow]:
                 )
             rows[name] = SavedRow(name, row, folder, results)
     return rows
+
+
+def read_row(folder: Path, name: str, label: str) -> SavedRow:
+    """The row of a run by its name, or one seed of a row by the system's name; `label` is the option that has it."""
+    results = read_results(folder)
+    rows = dict.fromkeys(results.row_by_system.values())
+    chosen(f"{label}, of {folder},", [name], dict.fromkeys([*rows, *results.systems]))
+    if name in rows:
+        return SavedRow(name, name, folder, results)
+    return SavedRow(name, results.row_by_system[name], folder, results, system=name)
 
 
 def chosen(label: str, names: Iterable[str], known: Collection[str]) -> list[str]:

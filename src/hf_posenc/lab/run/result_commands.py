@@ -1,26 +1,15 @@
-"""Commands that read finished runs: `table`, `compare` and `score` of `python -m hf_posenc`."""
+"""Commands that read finished runs: `table`, `compare` and `score` of `hf-posenc`, whose options `cli.py` parses."""
 
 import argparse
+from functools import partial
+from pathlib import Path
 
 from ...utils.atomic_io import atomic_write
-from ..results.rendering import TABLE_FORMATS, TABLE_SUFFIXES
-from .commands import AddCommand, path_argument
-
-
-def add_table_command(add_command: AddCommand) -> None:
-    """The command that makes one table of several runs."""
-    description = "make one table over the rows of one or several runs, with intervals and significance marks"
-    command = add_command("table", help=description, description=description)
-    command.set_defaults(run_command=table)
-    command.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a folder with results.json")
-    command.add_argument("--rows", nargs="+", metavar="ROW", help="rows in this order; RUN/ROW if several runs have it")
-    columns_help = "TEST: all pairs of a test set; TEST:lengths: its length buckets; TEST:[0,25]: one of them"
-    command.add_argument("--columns", nargs="+", metavar="COLUMN", help=columns_help)
-    command.add_argument("--metrics", nargs="+", metavar="METRIC", help="such as bleu chrf (default: all scored)")
-    command.add_argument("--baseline", metavar="ROW", help="the row that marks compare with (default: the run's)")
-    format_help = "default: that of --output's suffix, else markdown"
-    command.add_argument("--format", choices=TABLE_FORMATS, help=format_help)
-    command.add_argument("--output", type=path_argument, metavar="FILE", help="a file (default: standard output)")
+from ...utils.run_folder import RunPaths
+from ...utils.text_io import read_lines
+from ..data.readers import expand_home
+from ..results.rendering import TABLE_FORMATS, TABLE_SUFFIXES, render_notes, render_text
+from ..results.saved_runs import SavedRow
 
 
 def table(options: argparse.Namespace) -> None:
@@ -34,3 +23,27 @@ def table(options: argparse.Namespace) -> None:
         atomic_write(options.output, text)
     else:
         print(text, end="")
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print the tests of two systems."""
+    from ..results.comparison import compare_systems
+
+    if len(options.runs) > 2:
+        raise ValueError(f"compare takes one run or two, but {len(options.runs)} are given; leave the others out.")
+    made = compare_systems(
+        options.runs, options.systems, options.metric, options.test, partial(unit_labels, options), options.margin
+    )
+    print(f"{render_text(made)}{render_notes([made])}", end="")
+
+
+def unit_labels(options: argparse.Namespace, row: SavedRow, test: str) -> list[str] | None:
+    """The label of each scored pair of a row's test set, None if each is a unit of its own."""
+    if options.units == "sentence":
+        return None
+    if options.units == "document":
+        from .saved_test_sets import document_labels, read_test_set
+
+        test_set = read_test_set(RunPaths(row.folder), row.results, row.systems[0], test)
+        return document_labels(test_set, options.data_dir)
+    return list(read_lines(Path(expand_home(options.units))))
