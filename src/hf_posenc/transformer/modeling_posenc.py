@@ -139,7 +139,7 @@ class PosEncDecoder(PosEncStack):
         x_BTD, inputs = self.self_attention(
             x_BTD, attention_mask, position_ids, output_attentions, own_cache, num_cached
         )
-        # Positions that are augmented in training, and keys that a window hides, are those of self-attention alone.
+        # Positions that are augmented in training, and hidden keys, are those of self-attention alone.
         target_mask_BT = target_valid_mask(inputs.ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
         target_ctx = inputs.ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT, attended_keys=None)
         cross_inputs = cross_attention(

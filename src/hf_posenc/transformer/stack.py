@@ -173,9 +173,9 @@ class PosEncStack(Stack):
 
         Tokens that are hidden by their distance are evicted first, unless the weights of all keys are wanted.
         """
-        window = self.positions.hiding_distance
-        if window is not None and not output_attentions:
-            evict_outside_window(own_cache, window)
+        distance = self.positions.hiding_distance
+        if distance is not None and not output_attentions:
+            evict_outside_window(own_cache, distance)
         return state_of_cache(own_cache)
 
     def refuse_cache_under_checkpointing(self, cache: Cache | None) -> None:
