@@ -82,7 +82,11 @@ def from_transformers(
         position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type
     )
     config = override_config(exact_config, requested | overrides)
-    validate_without_adapter(origin)
+    if not isinstance(origin, PreTrainedModel) and find_adapter_config_file(origin) is not None:
+        raise ValueError(
+            f"A checkpoint must have no adapter to be converted, but {origin} has an adapter_config.json; merge the "
+            "adapter with PEFT's merge_and_unload, and convert what that returns."
+        )
     model = load_transformers_model(origin, family)
     family.positions.validate(model)
     output_bias = getattr(model, "final_logits_bias", None)
@@ -233,15 +237,6 @@ def validate_convertible(theirs: PreTrainedConfig, family: Family) -> None:
                 "model leaves out none.",
                 stacklevel=4,
             )
-
-
-def validate_without_adapter(origin: str | os.PathLike | PreTrainedModel) -> None:
-    """Raise a ValueError for a checkpoint with an adapter, before any weight is read."""
-    if not isinstance(origin, PreTrainedModel) and find_adapter_config_file(origin) is not None:
-        raise ValueError(
-            f"A checkpoint must have no adapter to be converted, but {origin} has an adapter_config.json; merge the "
-            "adapter with PEFT's merge_and_unload, and convert what that returns."
-        )
 
 
 def target_family(config: PosEncConfig, model_type: str | None) -> Family:

@@ -102,7 +102,11 @@ def convert_folder(
     given = (("src_lang", source_tag), ("tgt_lang", target_tag))
     languages: dict[str, str] = {name: language for name, language in given if language is not None}
     tokenizer = auto_from_pretrained(AutoTokenizer, origin)
-    tags = {name: language_tag_id(tokenizer, language) for name, language in languages.items()}
+    tags = {}
+    for name, language in languages.items():
+        if not hasattr(tokenizer, "src_lang"):
+            raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
+        tags[name] = tokenizer.convert_tokens_to_ids(language_token(tokenizer, language))
     if languages:
         tokenizer = auto_from_pretrained(AutoTokenizer, origin, **languages)
     config = load_any_config(origin)
@@ -147,13 +151,6 @@ def standalone_tokenizer(tokenizer: PosEncTokenizer) -> PosEncTokenizer:
         patterns = [Regex(f"^{re.escape(tag)}$") for tag in standalone.extra_special_tokens]
         backend.decoder = decoders.Sequence([*(decoders.Replace(tag, "") for tag in patterns), backend.decoder])
     return standalone
-
-
-def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
-    """The token of a language; a ValueError for a tokenizer without source languages, and for an unknown language."""
-    if not hasattr(tokenizer, "src_lang"):
-        raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
-    return tokenizer.convert_tokens_to_ids(language_token(tokenizer, language))
 
 
 def language_token(tokenizer: PreTrainedTokenizerBase, language: str) -> str:

@@ -69,12 +69,6 @@ class EncodingSpec:
     layer_tables: Callable[[int], dict[str, Tensor]] = lambda layer: {}
 
 
-def no_encoding_spec() -> EncodingSpec:
-    """No encoding, as a rotation by zero angles: a table of zeros would bound the length."""
-    linear = import_ctranslate2().specs.attention_spec.RotaryScalingType.Linear
-    return EncodingSpec({"rotary_dim": 2, "rotary_scaling_type": linear, "rotary_scaling_factor": math.inf})
-
-
 def additive_spec(encoding: PositionEncoding, positions: int) -> EncodingSpec:
     """A table of `positions` rows, or of the encoding's maximum length."""
     rows = min(positions, getattr(encoding.config, type(encoding).max_length_field or "", positions))
@@ -129,8 +123,9 @@ def build_encoding_spec(model: PosEncForConditionalGeneration, side: str, positi
     try:
         if len(active) > 1:
             raise ValueError("it has no sums")
-        if not active:
-            return no_encoding_spec()
+        if not active:  # a rotation by zero angles, because a table of zeros would bound the length
+            linear = import_ctranslate2().specs.attention_spec.RotaryScalingType.Linear
+            return EncodingSpec({"rotary_dim": 2, "rotary_scaling_type": linear, "rotary_scaling_factor": math.inf})
         if type(active[0]) not in ENCODING_SPEC_BUILDERS:
             raise ValueError("it has no such encoding")
         return ENCODING_SPEC_BUILDERS[type(active[0])](active[0], positions)
@@ -345,13 +340,8 @@ def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> 
         if not is_end_token:  # transformers ignores bad words that are end tokens
             suppressed.append(ids)
     if suppressed:
-        options["suppress_sequences"] = [vocabulary_tokens(target, ids) for ids in suppressed]
+        options["suppress_sequences"] = [list(map(target.__getitem__, ids)) for ids in suppressed]
     return options
-
-
-def vocabulary_tokens(vocabulary: list[str], ids: list[int]) -> list[str]:
-    """The tokens with these ids."""
-    return [vocabulary[token_id] for token_id in ids]
 
 
 def vocabularies(config: PosEncConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[str]]:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..alignments.base import Alignment, without_adapters
+from ..alignments.base import without_adapters
 from ..alignments.registry import build_alignment
 from ..encodings.base import StackSpec
 from ..encodings.registry import build_position_encodings, side_entries
@@ -99,7 +99,18 @@ def compute_source_reach(config: PosEncConfig) -> SourceReach:
     left, right = encoding_reach(encoder_positions, encoder)
     local_window(decoder_positions, decoder)
     cross_window, cross_lookahead = local_window(cross_positions, cross)
-    validate_local_alignment(alignment, config.alignment_type)
+    # Source positions must follow from a cached state, and never move backwards.
+    name = config.alignment_type
+    if alignment.next_source_position is None or alignment.shift_source_positions is None:
+        raise ValueError(
+            f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
+            f"{name!r} is not local; choose 'length_ratio' or 'fertility', and train the model with it."
+        )
+    if not alignment.is_monotonic:
+        raise ValueError(
+            f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
+            f"parameters can; set {name}_min_step to 0 or more."
+        )
     layers = encoder.layers
     encoder_left, encoder_right = layers * (window - 1) + left, layers * (window_lookahead - 1) + right
     return SourceReach(encoder_left, encoder_right, cross_window, cross_lookahead)
@@ -137,20 +148,6 @@ def encoding_reach(positions: PositionEncodingSum, side: StackSpec) -> tuple[int
             )
         left, right = max(left, encoding.left_context), max(right, encoding.lookahead)
     return left, right
-
-
-def validate_local_alignment(alignment: Alignment, name: str) -> None:
-    """Raise a ValueError unless source positions follow from a cached state and never move backwards."""
-    if alignment.next_source_position is None or alignment.shift_source_positions is None:
-        raise ValueError(
-            f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
-            f"{name!r} is not local; choose 'length_ratio' or 'fertility', and train the model with it."
-        )
-    if not alignment.is_monotonic:
-        raise ValueError(
-            f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
-            f"parameters can; set {name}_min_step to 0 or more."
-        )
 
 
 def stack_name(side: StackSpec) -> str:
@@ -364,7 +361,12 @@ class StreamingTranslator:
             self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
             for position in positions_N.tolist()
         ]
-        validate_scores(logits_NV, self.search.num_tokens)
+        if not bool(logits_NV.isfinite().all()):
+            raise ValueError(
+                f"Streaming must have finite scores, but after {self.search.num_tokens} target tokens some are "
+                "infinite or no numbers. An encoding whose keys grow with the position overflows, such as `xpos`; "
+                "stream with the model in float64, or train another encoding."
+            )
         self.search.step(logits_NV, sees_end, self.must_end(positions_N), self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
             self.decoder.reorder(self.search.parents)
@@ -449,13 +451,3 @@ def validate_streams(model: object, num_beams: int) -> None:
                 f"Streaming must search by the model's scores alone, but the model's generation_config has {name}="
                 f"{value!r}, which changes them; set it to None."
             )
-
-
-def validate_scores(logits: Tensor, num_tokens: int) -> None:
-    """Raise a ValueError for scores that are no numbers, as where an encoding overflows."""
-    if not bool(logits.isfinite().all()):
-        raise ValueError(
-            f"Streaming must have finite scores, but after {num_tokens} target tokens some are infinite or no numbers. "
-            "An encoding whose keys grow with the position overflows, such as `xpos`; stream with the "
-            "model in float64, or train another encoding."
-        )

@@ -74,10 +74,20 @@ def iter_lines(stream: Any, name: str, window_bytes: int = 0, max_line_bytes: in
     text = COMPRESSED_FORMATS[suffix][1](stream) if suffix else stream
     try:
         for line_number, line in enumerate(iter(partial(text.readline, max_line_bytes + 1), b""), 1):
-            validate_line_size(len(line), max_line_bytes, name, line_number)
+            if len(line) > max_line_bytes:
+                raise ValueError(
+                    f"A line must have at most {max_line_bytes} bytes, but {name}, line {line_number}, has more: "
+                    "end its lines by line feeds."
+                )
             window += max(len(line), MIN_LINE_BYTES)
             if suffix and window > window_bytes:
-                validate_compression_ratio(window, stream.tell() - window_start, name, line_number)
+                compressed_bytes = stream.tell() - window_start
+                if window > MAX_COMPRESSION_RATIO * compressed_bytes:
+                    raise ValueError(
+                        f"A compressed text must be at most {MAX_COMPRESSION_RATIO} times as large as compressed, but "
+                        f"in {name}, up to line {line_number}, {compressed_bytes} bytes hold {window} of text (a line "
+                        f"counts as at least {MIN_LINE_BYTES}): decompress it first if that is what it is meant to be."
+                    )
                 window, window_start = 0, stream.tell()
             stripped = line.removeprefix(codecs.BOM_UTF8) if line_number == 1 else line
             yield stripped.removesuffix(b"\n").removesuffix(b"\r").decode()
@@ -148,25 +158,6 @@ def detect_compression(first_bytes: bytes, name: str) -> str | None:
             "breaks off after line 0 (it is another kind of file): fetch or compress it again, or give it another name."
         )
     return None
-
-
-def validate_line_size(line_bytes: int, max_line_bytes: int, name: str, line_number: int) -> None:
-    """Raise a ValueError for a line with too many bytes."""
-    if line_bytes > max_line_bytes:
-        raise ValueError(
-            f"A line must have at most {max_line_bytes} bytes, but {name}, line {line_number}, has more: "
-            "end its lines by line feeds."
-        )
-
-
-def validate_compression_ratio(text_bytes: int, compressed_bytes: int, name: str, line_number: int) -> None:
-    """Raise a ValueError if a part of a text, up to that line, takes too few bytes compressed."""
-    if text_bytes > MAX_COMPRESSION_RATIO * compressed_bytes:
-        raise ValueError(
-            f"A compressed text must be at most {MAX_COMPRESSION_RATIO} times as large as compressed, but in {name}, "
-            f"up to line {line_number}, {compressed_bytes} bytes hold {text_bytes} of text (a line counts as at least "
-            f"{MIN_LINE_BYTES}): decompress it first if that is what it is meant to be."
-        )
 
 
 def replace_line_ends(text: str) -> str:

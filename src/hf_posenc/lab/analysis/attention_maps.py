@@ -63,7 +63,10 @@ def compute_attention_maps(
     model = evaluation_view(model, "eager")
     outputs = model(**inputs, decoder_input_ids=output_ids[None, :-1], use_cache=False, output_attentions=True)
     source = token_labels([str(token) for token in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
-    target = token_labels(token_texts(tokenizer, output_ids.tolist()))
+    # The text that each token adds to the translation; decoding a token alone would lose its spaces.
+    ids = output_ids.tolist()
+    texts = [tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False) for length in range(len(ids) + 1)]
+    target = token_labels([after[len(before) :] for before, after in pairwise(texts)])
     labels = {
         "encoder": (source, source, "source token", "source token attended to"),
         "decoder": (target[1:], target[:-1], "target token", "target token attended to"),
@@ -92,12 +95,6 @@ def validate_length(sentence: str, tokens: int, config: SharedConfig, max_tokens
                 f"A sentence must have at most as many tokens as {holder}, {limit}, but this one has {tokens} with "
                 "</s>; shorten it."
             )
-
-
-def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """The text that each token adds to the translation; decoding a token alone would lose its spaces."""
-    texts = [tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False) for length in range(len(ids) + 1)]
-    return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def token_labels(tokens: list[str]) -> list[str]:

@@ -127,17 +127,12 @@ def decode_batch(
     position_BT = stack_steps(source_positions, len(sources))
     decodings = []
     for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True)):
-        curves = [None if curve_BT is None else curve_BT[row] for curve_BT in (centroid_BT, position_BT)]
-        decodings.append(finish_decoding(tokens_T, limit, ends, curves))
+        length = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())  # up to the end token or the limit
+        centroid = None if centroid_BT is None else centroid_BT[row, : length + 1]
+        position = None if position_BT is None else position_BT[row, : length + 1]
+        end = tuple(tokens_T[:limit][length : length + 1].tolist())
+        decodings.append(Decoding(tokens_T[:length].tolist(), length < limit, centroid, position, end))
     return decodings
-
-
-def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Decoding:
-    """One decoding from a row of a batch, up to its end token or its limit."""
-    length = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())
-    centroid, source_position = (None if curve_T is None else curve_T[: length + 1] for curve_T in curves)
-    end = tuple(tokens_T[:limit][length : length + 1].tolist())
-    return Decoding(tokens_T[:length].tolist(), length < limit, centroid, source_position, end)
 
 
 def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:

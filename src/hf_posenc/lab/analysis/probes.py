@@ -177,13 +177,13 @@ def embed_influence(positions: PositionEncodingSum, x_NTD: Tensor) -> np.ndarray
     return np.sqrt(squares_TT / (len(x_NTD) * x_NTD.shape[2]))
 
 
-def wavelengths(values_PD: np.ndarray, min_explained: float = 0.999) -> np.ndarray:
+def wavelengths(values_PD: np.ndarray) -> np.ndarray:
     """The wavelength of each channel in positions (D).
 
     It is NaN for a channel that is not one sinusoid, and infinite for a constant channel. A sinusoid of frequency w,
     sampled at each position, satisfies v[p-1] + v[p+1] = 2 cos(w) v[p], and no other sequence does. Least squares gives
-    w exactly, even if the positions contain only a fraction of a period. `min_explained` is the share of the variation
-    that this equation must explain.
+    w exactly, even if the positions contain only a fraction of a period. The equation must explain 99.9 % of the
+    variation.
     """
     middle, around = values_PD[1:-1], values_PD[:-2] + values_PD[2:]
     power = np.maximum((middle**2).sum(0), np.finfo(float).tiny)
@@ -194,7 +194,7 @@ def wavelengths(values_PD: np.ndarray, min_explained: float = 0.999) -> np.ndarr
     frequency = 2 * np.arcsin(np.sqrt(np.abs(np.clip(-curvature / 4, 0.0, 1.0))))
     with np.errstate(divide="ignore"):
         lengths = 2 * np.pi / frequency
-    return np.where((unexplained < 1 - min_explained) & ((values_PD != 0).any(0)), lengths, np.nan)
+    return np.where((unexplained < 0.001) & ((values_PD != 0).any(0)), lengths, np.nan)
 
 
 def query_and_keys(distances: np.ndarray) -> tuple[Tensor, Tensor]:

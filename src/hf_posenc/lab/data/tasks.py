@@ -247,23 +247,12 @@ def verb_phrases() -> list[tuple[str, list[str]]]:
     return phrases
 
 
+ENDLESS_TASKS = (
+    copy, reverse, repeat_token, sort, parity, modular_sum, recopy, inverse_recopy, addition, addition_reversed,
+    addition_hints, lookup, mqar, pcfg,
+)  # fmt: skip
 # From random numbers and a length to one pair.
-GENERATORS: Mapping[str, Callable[[Random, int], Pair]] = {
-    "copy": copy,
-    "reverse": reverse,
-    "repeat_token": repeat_token,
-    "sort": sort,
-    "parity": parity,
-    "modular_sum": modular_sum,
-    "recopy": recopy,
-    "inverse_recopy": inverse_recopy,
-    "addition": addition,
-    "addition_reversed": addition_reversed,
-    "addition_hints": addition_hints,
-    "lookup": lookup,
-    "mqar": mqar,
-    "pcfg": pcfg,
-}
+GENERATORS: Mapping[str, Callable[[Random, int], Pair]] = {task.__name__: task for task in ENDLESS_TASKS}
 # All pairs of a finite task; its lengths are those of the answers.
 FINITE_TASKS: Mapping[str, Callable[[], list[Pair]]] = {"scan": all_pairs}
 TASKS = (*GENERATORS, *FINITE_TASKS)
@@ -278,19 +267,14 @@ def generate_task_pairs(
     an order that the seed decides, or the first `pairs` of them; a ValueError if there are fewer.
     """
     rng = Random(seed)
-    for symbols, answer in sample_pairs(name, rng, pairs, min_length, max_length):
-        yield " ".join(symbols), " ".join(answer)
-
-
-def sample_pairs(name: str, rng: Random, pairs: int | None, min_length: int, max_length: int) -> Iterator[Pair]:
-    """The pairs of `generate_task_pairs`, as symbols."""
     if name in GENERATORS:
         if pairs is None:
             raise ValueError(f"The task {name} has endless pairs; say how many are wanted, for example pairs: 10000.")
         generate = GENERATORS[name]
         generate(Random(0), max_length)  # so that a length that the task lacks is refused before any other
         for _ in range(pairs):
-            yield generate(rng, rng.randint(min_length, max_length))
+            symbols, answer = generate(rng, rng.randint(min_length, max_length))
+            yield " ".join(symbols), " ".join(answer)
         return
     selected = [pair for pair in FINITE_TASKS[name]() if min_length <= len(pair[1]) <= max_length]
     if len(selected) < (1 if pairs is None else pairs):
@@ -299,4 +283,5 @@ def sample_pairs(name: str, rng: Random, pairs: int | None, min_length: int, max
             "asked for; ask for fewer, or for other lengths."
         )
     rng.shuffle(selected)
-    yield from selected[:pairs]
+    for symbols, answer in selected[:pairs]:
+        yield " ".join(symbols), " ".join(answer)

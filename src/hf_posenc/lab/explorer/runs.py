@@ -184,7 +184,9 @@ class ExplorerRun:
             raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
         self.folder, self.lock = folder and folder.resolve(), Lock()  # a name, even of `.`
         self.load_cached = lru_cache(maxsize=MAX_LOADED_MODELS)(self._load_uncached)
-        self.load_trained_probes = lru_cache(maxsize=MAX_LOADED_MODELS)(self._probes)
+        self.load_trained_probes = lru_cache(maxsize=MAX_LOADED_MODELS)(
+            lambda system, side: trained_probes(self.folder_of(system), side, PlotExtent())
+        )
         self.results = lru_cache(maxsize=1)(self._results)
         self.systems = list(demo_configs()) if folder is None else list(self.model_folders())
 
@@ -217,9 +219,6 @@ class ExplorerRun:
             )
         validate_weights(folder)
         return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)
-
-    def _probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
-        return trained_probes(self.folder_of(system), side, PlotExtent())
 
     def probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
         """The trained encodings of one side of a system."""

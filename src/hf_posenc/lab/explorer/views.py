@@ -26,7 +26,6 @@ import torch
 from transformers import AutoConfig
 
 from ...convert.folders import auto_from_pretrained
-from ...encodings.sum import PositionEncodingSum
 from ...inference.streaming import SourceReach, StreamingTranslator
 from ...tokenizer.text import is_blank, validate_utf8
 from ..analysis.probes import (
@@ -153,7 +152,8 @@ def explain_value(probe: EncodingProbe, position: int, channel: int, layer: int 
 
 def explain_added_value(probe: EncodingProbe, position: int, channel: int, formula: str) -> Explanation:
     """Of what is added by position: read from `embed`, and from a wave if the channel is one."""
-    number = added_value(probe.positions, probe.width, position, channel)
+    zeros_11D = torch.zeros(1, 1, probe.width, dtype=torch.float64)
+    number = float(embed_at(probe.positions, zeros_11D, torch.tensor([[position]]))[0, 0, channel])
     name = f"channel {channel} at position {position}, D = {probe.width}"
     wave = fit_wave(probe, channel)
     if wave is not None and abs(wave.value_at(position) - number) < TOLERANCE:
@@ -172,13 +172,6 @@ def explain_added_value(probe: EncodingProbe, position: int, channel: int, formu
     return Explanation(
         formula, [f"{name}: {number:.6f}", origin if probe.parameters else "This channel is no single wave."], number
     )
-
-
-@torch.no_grad()
-def added_value(positions: PositionEncodingSum, width: int, position: int, channel: int) -> float:
-    """What `embed` adds at one position, in one channel."""
-    zeros_11D = torch.zeros(1, 1, width, dtype=torch.float64)
-    return float(embed_at(positions, zeros_11D, torch.tensor([[position]]))[0, 0, channel])
 
 
 def fit_wave(probe: EncodingProbe, channel: int) -> Wave | None:

@@ -132,7 +132,6 @@ def bleu_by_length_figure(
     *,
     max_training_lengths: TrainingLengths,
     min_training_lengths: TrainingLengths | None = None,
-    title: str | None = None,
 ) -> Figure:
     """BLEU of every source-length bucket. Up to five systems are lines of one panel, labelled at their ends, with the
     length ratio below; more are small multiples, a panel for each encoding, in which the others are grey.
@@ -150,8 +149,6 @@ def bleu_by_length_figure(
     figure = draw(buckets, labels, max_lengths, min_lengths)
     notes = [] if len(results) <= MAX_LINES else [bucket_note(next(iter(buckets.values())))]
     figure.supxlabel("\n".join([*notes, textwrap.fill(mark_note(buckets), 100)]), fontsize=FONT_SIZE)
-    if title:
-        figure.suptitle(textwrap.fill(title, 75), fontsize=FONT_SIZE + 2)
     return figure
 
 
@@ -233,8 +230,9 @@ def small_multiples(
                 axes.plot(range(len(row)), scores, color="#cccccc", linewidth=0.7, zorder=1)
         for system in members:
             draw_by_bucket(axes, buckets[system], "bleu", 0.0, styles[system], labels[system])
-        limits = {system: max_lengths[system] for system in members}
-        for length in dict.fromkeys([*limits.values(), *(starts_before(min_lengths.get(name)) for name in members)]):
+        shortest = [min_lengths.get(system) for system in members]
+        before_shortest = [length - 1 for length in shortest if length is not None]
+        for length in dict.fromkeys([*(max_lengths[system] for system in members), *before_shortest]):
             if length and (x := x_of_length(length, first)) is not None:
                 axes.axvline(x, color=LIMIT_COLOUR, linewidth=1, linestyle="--", zorder=1.5)
         style_axes(axes)
@@ -248,11 +246,6 @@ def small_multiples(
         axes.tick_params(labelbottom=True)
     figure.supylabel("BLEU", fontsize=FONT_SIZE + 1)
     return figure
-
-
-def starts_before(min_length: int | None) -> int | None:
-    """The last length below the shortest in training."""
-    return None if min_length is None else min_length - 1
 
 
 def draw_by_bucket(

@@ -158,20 +158,14 @@ def audit_files(
     assert result is not None
     records: Any = result["documents"]
     for record, document in zip(records, documents, strict=True):
-        add_source_lines(record, document)
+        record |= {"name": document.name, "line": document.first_line}
+        for finding in (finding for kind in COUNTS[:3] for finding in record[kind]):
+            segment = finding["segment"]
+            finding |= {"line": document.first_line + segment, "source": document.lines[segment]}
     text = audit_table(result) + findings_report(result, documents, texts)
     if output:
         save_audit(result, text, output)
     return text
-
-
-def add_source_lines(record: dict[str, Any], document: Document) -> None:
-    """Add the document's name and first line to its record, and the line and the text of the source to its findings."""
-    record |= {"name": document.name, "line": document.first_line}
-    for kind in COUNTS[:3]:
-        for finding in record[kind]:
-            segment = finding["segment"]
-            finding |= {"line": document.first_line + segment, "source": document.lines[segment]}
 
 
 def save_audit(result: dict[str, Any], table: str, folder: Path) -> None:

@@ -275,7 +275,9 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
     }
-    sides = {side: names for side, names in names_by_side.items() if side != "cross" or any_in_attention(names)}
+    sides = dict(names_by_side)
+    if not any(POSITION_ENCODINGS[name].modifies_attention for name in sides.get("cross", ())):
+        sides.pop("cross", None)
     entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
     alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
     models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal(run.config) else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -334,11 +336,6 @@ def without_folders(value: object) -> object:
     if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
         return PureWindowsPath(value).name  # accepts both slashes
     return value
-
-
-def any_in_attention(names: list[str]) -> bool:
-    """Whether an encoding modifies attention."""
-    return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:

@@ -83,7 +83,13 @@ def is_text_results(systems: Mapping[str, SystemResult]) -> bool:
 
 def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
     """All tables of a run, by the names of their files."""
-    tables = score_tables(results, rows)
+    tables = {"overview": overview_table(rows)}
+    for test in results.test_sets:
+        tables[test] = length_table(rows, test)
+    if published := results.reference_table:
+        tables["paper"] = reference_table(rows, published)
+    if table := degradation_table(results.systems):
+        tables["fall"] = table
     if all(system.by_prediction is not None for system in results.systems.values()):  # older versions lack it
         for test in results.test_sets:
             tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
@@ -92,18 +98,6 @@ def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
         tables = {name: replace(table, notes=(*table.notes, note)) for name, table in tables.items()}
     if table := time_table(results.systems):
         tables["time"] = table
-    return tables
-
-
-def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
-    """The tables of all test sets, of each one, of a publication, and of the degradation beyond the training length."""
-    tables = {"overview": overview_table(rows)}
-    for test in results.test_sets:
-        tables[test] = length_table(rows, test)
-    if published := results.reference_table:
-        tables["paper"] = reference_table(rows, published)
-    if table := degradation_table(results.systems):
-        tables["fall"] = table
     return tables
 
 

@@ -9,7 +9,7 @@ From the findings of all documents follow totals, by position in the document an
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -204,7 +204,8 @@ def restore(document: Document, expected: Sequence[float]) -> None:
     distribution: Gale and Church (https://aclanthology.org/J93-1004).
     """
     runs = [run for run in segment_runs(document) if not run.is_none]
-    for before, after in adjacent_visits(runs, expected):
+    long = [run for run in runs if run.length >= MIN_VISIT * expected[run.segment]]
+    for before, after in pairwise(long):
         if after.segment - before.segment != 2:
             continue
         segments = (before.segment, before.segment + 1, after.segment)
@@ -219,12 +220,6 @@ def restore(document: Document, expected: Sequence[float]) -> None:
             document.is_none[start:end] = False
             document.path[start:end] = segments[1]
             document.path[start:first], document.path[second:end] = segments[0], segments[2]
-
-
-def adjacent_visits(runs: Sequence[Run], expected: Sequence[float]) -> Iterator[tuple[Run, Run]]:
-    """Pairs of consecutive runs that are long enough to be visits."""
-    long = [run for run in runs if run.length >= MIN_VISIT * expected[run.segment]]
-    yield from pairwise(long)
 
 
 def best_cuts(
@@ -426,16 +421,13 @@ def profile(documents: Sequence[Document], findings: Sequence[Findings]) -> list
     return [float(count / total) if total else None for count, total in zip(covered, everything, strict=True)]
 
 
-def bucket_labels() -> list[str]:
-    lows = [0, *(edge + 1 for edge in LENGTH_EDGES[:-1])]
-    return [*(f"[{low},{high}]" for low, high in zip(lows, LENGTH_EDGES, strict=True)), f">{LENGTH_EDGES[-1]}"]
-
-
 def length_buckets(source_tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
     """The label and the documents of each bucket of source tokens, without empty buckets."""
     buckets = [bisect_left(LENGTH_EDGES, tokens) for tokens in source_tokens]
     documents = [[index for index, other in enumerate(buckets) if other == bucket] for bucket in sorted(set(buckets))]
-    labels = bucket_labels()
+    lows = [0, *(edge + 1 for edge in LENGTH_EDGES[:-1])]
+    labels = [f"[{low},{high}]" for low, high in zip(lows, LENGTH_EDGES, strict=True)]
+    labels.append(f">{LENGTH_EDGES[-1]}")
     return [(labels[buckets[inside[0]]], inside) for inside in documents]
 
 

@@ -4,6 +4,8 @@ The translation is aligned to the segments of its source by a hidden Markov mode
 if there are any, else through a lexical model that is trained on the documents (lexicon.py).
 """
 
+# `evaluate` finds this file's requirements by a regular expression: one module a line, and flat imports of our own.
+# Of the files here it copies only those that this one imports.
 import warnings
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -121,11 +123,6 @@ def validate_segments(name: str, row: int, segments: object) -> list[str]:
         )
     return texts
 
-
-# `evaluate` finds this file's requirements by a regular expression: one module a line, and flat imports of our own.
-
-
-# Of the files here `evaluate` copies only those that this one imports.
 
 MIN_SEGMENTS = 500  # that the lexical model needs; fewer give a warning
 
