@@ -9,7 +9,7 @@ from transformers.utils import CONFIG_NAME
 
 import hf_posenc
 from hf_posenc.utils import run_folder
-from hf_posenc.utils.run_folder import ReportPaths, RunPaths, SystemPaths, translation_time
+from hf_posenc.utils.run_folder import Entry, ReportPaths, RunPaths, SystemPaths, translation_time
 
 PACKAGE = Path(hf_posenc.__file__).parent
 SOURCES = [*PACKAGE.rglob("*.py"), PACKAGE.parents[1] / "train.py"]
@@ -57,8 +57,8 @@ def test_files_lie_where_earlier_versions_have_put_them():
 def test_every_path_property_is_tested():
     known = {*PLACES, *(path.parent for path in PLACES)}
     for paths in (SYSTEM, RUN, REPORT):
-        names = [name for name, value in vars(type(paths)).items() if isinstance(value, property)]
-        assert {getattr(paths, name) for name in names if name != "has_outputs"} <= known
+        names = [name for name, value in vars(type(paths)).items() if isinstance(value, Entry)]
+        assert names and {getattr(paths, name) for name in names} <= known
 
 
 def text_of(node: ast.expr) -> str | None:

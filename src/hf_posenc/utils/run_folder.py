@@ -31,65 +31,34 @@ from transformers.utils import CONFIG_NAME
 LOCK_NAME = ".lock"
 
 
+class Entry:
+    """A file or a folder of that name in an object's `folder`, as an attribute of the object."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, paths: "SystemPaths | RunPaths | ReportPaths", owner: object = None) -> Path:
+        return paths.folder / self.name
+
+
 @dataclass(frozen=True)
 class SystemPaths:
     """The files of one system in its `folder`. None of them need exist."""
 
     folder: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.folder / "settings.yaml"
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / LOCK_NAME
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def training_log(self) -> Path:
-        return self.folder / "training.jsonl"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def model_config(self) -> Path:
-        return self.model / CONFIG_NAME
-
-    @property
-    def training_summary(self) -> Path:
-        """Steps, seconds, last loss, numbers of parameters and pairs."""
-        return self.model / "training.json"
-
-    @property
-    def card(self) -> Path:
-        return self.model / "README.md"
-
-    @property
-    def translations(self) -> Path:
-        return self.folder / "translations"
-
-    @property
-    def statistics(self) -> Path:
-        return self.folder / "statistics"
-
-    @property
-    def diagnostics(self) -> Path:
-        return self.folder / "diagnostics"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.json"
-
-    @property
-    def push_record(self) -> Path:
-        """Written when there is nothing left to push."""
-        return self.folder / "pushed.json"
+    settings = Entry("settings.yaml")
+    lock = Entry(LOCK_NAME)
+    checkpoints = Entry("checkpoints")
+    training_log = Entry("training.jsonl")
+    model = Entry("model")
+    model_config = Entry(f"model/{CONFIG_NAME}")
+    training_summary = Entry("model/training.json")  # steps, seconds, last loss, numbers of parameters and pairs
+    card = Entry("model/README.md")
+    translations = Entry("translations")
+    statistics = Entry("statistics")
+    diagnostics = Entry("diagnostics")
+    scores = Entry("scores.json")
+    push_record = Entry("pushed.json")  # written when there is nothing left to push
 
     def translation(self, test: str) -> Path:
         return self.translations / f"{test}.jsonl"
@@ -117,24 +86,10 @@ class RunPaths:
     """The files that the systems of a run share, and the folder of each system."""
 
     folder: Path
-
-    @property
-    def lock(self) -> Path:
-        """Held while shared files are written."""
-        return self.folder / LOCK_NAME
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.folder / "tokenizer"
-
-    @property
-    def tokenizer_provenance(self) -> Path:
-        """The settings and files that the tokenizer was made from."""
-        return self.tokenizer / "made_from.json"
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
+    lock = Entry(LOCK_NAME)  # held while shared files are written
+    tokenizer = Entry("tokenizer")
+    tokenizer_provenance = Entry("tokenizer/made_from.json")  # the settings and files that the tokenizer was made from
+    data = Entry("data")
 
     def encoded_pairs(self, corpus_hash: str) -> Path:
         return self.data / f"encoded-{corpus_hash}"
@@ -165,18 +120,9 @@ class ReportPaths:
     """The files of a report: a run's folder, or the folder in it that `table` names."""
 
     folder: Path
-
-    @property
-    def results(self) -> Path:
-        return self.folder / "results.json"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.csv"
-
-    @property
-    def audit(self) -> Path:
-        return self.folder / "audit.json"
+    results = Entry("results.json")
+    scores = Entry("scores.csv")
+    audit = Entry("audit.json")
 
     def table(self, name: str, suffix: str) -> Path:
         return self.folder / f"table-{name}.{suffix}"
