@@ -18,7 +18,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -377,15 +377,22 @@ def concatenate_documents(
         )
     concatenated: list[dict[str, str]] = []
     for _, document in groupby(zip(names, pairs["translation"], strict=True), key=lambda named_row: named_row[0]):
-        group: list[dict[str, str]] = []
-        for _, row in document:
-            group.append(row)
-            if sum(len(member[source_language].split()) for member in group) >= min_words:
-                concatenated.append(concatenate_rows(group, separator))
-                group = []
+        for group in group_by_min_words((row for _, row in document), min_words, source_language):
+            concatenated.append(concatenate_rows(group, separator))
     if not concatenated:
         raise ValueError(f"no document of {path} has min_words={min_words} source words: ask for fewer")
     return Dataset.from_dict({"translation": concatenated}, features=pairs.features)
+
+
+def group_by_min_words(rows: Iterable[dict[str, str]], min_words: int, language: str) -> Iterator[list[dict[str, str]]]:
+    """The shortest groups of consecutive rows with `min_words` words of the language. A rest with fewer words is left
+    out."""
+    group: list[dict[str, str]] = []
+    for row in rows:
+        group.append(row)
+        if sum(len(member[language].split()) for member in group) >= min_words:
+            yield group
+            group = []
 
 
 def concatenate_rows(rows: list[dict[str, str]], separator: str) -> dict[str, str]:
