@@ -65,7 +65,6 @@ RESULTS = {
 COSTS = {
     "encodings-training-cpu": "training step",
     "encodings-decoding-cpu": "decoding step",
-    "cope-training-cpu": "training step (AMD EPYC)",
     "cope-decoding-cpu": "decoding step (AMD EPYC)",
 }
 ENTRY = re.compile(r"^ *((?:`[\w.]+`(?:,\s+)?)+)(?: \(.*?\))?: ", re.MULTILINE)
