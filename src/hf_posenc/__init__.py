@@ -24,13 +24,11 @@ else:
     # the first of its names.
     import signal
 
+    from .utils.command_line import import_public_name as __getattr__  # noqa: F401  Python calls it
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command begins, Ctrl-C ends it without a traceback
-
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
-
-        return getattr(import_module(".api", __name__), name)
+    del signal
 
 
 del TYPE_CHECKING, is_command_line

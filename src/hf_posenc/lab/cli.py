@@ -258,6 +258,11 @@ def add_run_commands(add_command: AddCommand) -> None:
     command.add_argument("run", type=path_argument, help="a folder with results.json")
     command.add_argument("--output", type=path_argument, help="the folder to write to (default: the same)")
 
+    command = add_command("samples", "write sources, references and translations of a run: worst and median, by length")
+    command.add_argument("run", type=path_argument, help="the run's folder")
+    output_help = "the folder for samples.md and samples.html (default: the same)"
+    command.add_argument("--output", type=path_argument, metavar="FOLDER", help=output_help)
+
     command = add_command("card", "print the model card of a system of a run")
     command.add_argument("run", type=path_argument, help="the run's folder")
     command.add_argument("system", help="the system's name")

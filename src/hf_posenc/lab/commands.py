@@ -170,6 +170,16 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(read_results(options.run), options.output or options.run))
 
 
+def samples(options: argparse.Namespace) -> None:
+    """Write the samples of a run again, and print three lines of them."""
+    from .results.saved_files import read_results
+    from .run.samples import write_samples
+
+    target = options.output or options.run
+    print(write_samples(options.run, read_results(options.run), target))
+    print(f"{target / 'samples.md'}\n{target / 'samples.html'}")
+
+
 def card(options: argparse.Namespace) -> None:
     """Print a model card."""
     from .reports.card import model_card

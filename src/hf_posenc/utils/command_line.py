@@ -28,6 +28,11 @@ def is_command_line() -> bool:
     return os.path.splitext(os.path.basename(program))[0] == "hf-posenc" and program in sys.orig_argv
 
 
+def import_public_name(name: str) -> object:
+    """The value of a name of the public API, which the command line imports after it has parsed its arguments."""
+    return getattr(importlib.import_module("hf_posenc.api"), name)
+
+
 @contextmanager
 def command_errors() -> Iterator[None]:
     """Context manager of all that a command does: errors that its user can mend end it with one line, as does Ctrl-C.

@@ -1146,6 +1146,8 @@ def test_the_command_line_trains_in_parallel_prints_the_table_and_translates(
     assert trained.returncode == 0, trained.stderr
     assert "generated-x2, by source length" in trained.stdout
     assert "Warning" not in trained.stderr
+    assert "Warning: on generated every system scores below 1 bleu" in trained.stdout
+    assert {"samples.md", "samples.html"} <= {path.name for path in (config.parent / "runs/tiny").iterdir()}
     how: dict[str, Any] = {"env": environment, "capture_output": True, "text": True, "check": True}
     translate = [sys.executable, "-m", "hf_posenc", "translate", str(config.parent / "runs/tiny/relative")]
     sentences = "Die Frau fragt eine Schwester.\n\nDer Koch schrieb am Samstag.\n"

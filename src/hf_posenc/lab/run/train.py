@@ -13,7 +13,7 @@ from ...utils.atomic_io import explain_full_disk
 from ...utils.worker_processes import watched_command
 from ..config.loading import load_experiment
 from ..config.settings import Experiment
-from ..reports.report import next_steps, write_report
+from ..reports.report import is_text_results, next_steps, write_report
 from ..results.aggregation import aggregate
 from ..results.rendering import render_text
 from ..training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
@@ -22,6 +22,7 @@ from .parallel import run_parallel, threads_per_system
 from .pipeline import run_system, unfinished_systems
 from .prepare import prepare
 from .prepared_run import PreparedRun
+from .samples import write_samples
 
 
 def train_systems(
@@ -78,4 +79,6 @@ def run(experiment: Experiment, arguments: Sequence[str], system: str | None, pr
     if is_whole_run and is_main_process:
         results = aggregate(experiment)
         print(f"\n{write_report(results, experiment.tables_folder)}")
+        if not is_text_results(results.systems):
+            print(f"{write_samples(experiment.folder, results, experiment.tables_folder)}\n")
         print(next_steps(results, experiment.folder, experiment.tables_folder))
