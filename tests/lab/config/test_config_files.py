@@ -424,9 +424,10 @@ def test_a_home_that_there_is_not_is_refused_and_no_folder_of_that_name_is_made(
 @pytest.mark.parametrize(
     "words",
     [
-        ["translate", "~/run/system", "--output=~/out.en", "--register=~/own.py"],
+        ["translate", "~/run/system", "--input=~/in.de", "--output=~/out.en", "--register=~/own.py"],
         ["export", "~/run/system", "--engine=onnx", "--output=~/onnx"],
         ["report", "~/run", "--output=~/report"],
+        ["samples", "~/run", "--output=~/samples"],
         ["card", "~/run", "relative"],
         ["figures", "relative", "--output=~/figures", "--checkpoint=~/run/system"],
         ["attention", "~/run/system", "text", "--output=~/maps"],
