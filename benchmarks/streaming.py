@@ -25,7 +25,7 @@ import torch
 from hf_posenc import StreamingTranslator
 from hf_posenc.inference.onnx_engine import is_onnx
 from hf_posenc.inference.stream_decoder import OnnxStreamDecoder
-from hf_posenc.inference.translation_job import load_model, load_onnx, silence_logging
+from hf_posenc.inference.translation_job import TranslationJob, load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 
 SENTENCES_PER_SEED = 1000
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if is_onnx(options.folder):
         if options.dtype != "float32":
             parser.error(f"--dtype must be float32 for ONNX graphs, but it is {options.dtype}; leave it out.")
-        model, tokenizer = load_onnx(options.folder, options.threads)
+        model, tokenizer = TranslationJob(options.folder).load(options.threads)
     else:
         model, tokenizer = load_model(options.folder)
         model.to(getattr(torch, options.dtype))

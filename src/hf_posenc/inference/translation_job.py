@@ -173,7 +173,7 @@ class TranslationJob:
         if is_ctranslate2(self.folder):
             translator = CTranslate2Translator(self.folder, device=self.device or "cpu", threads=threads or 0)
             return partial(translator.translate, **options)
-        model, tokenizer = load_onnx(self.folder, threads) if is_onnx(self.folder) else self.load()
+        model, tokenizer = self.load(threads)
         return partial(model.translate, tokenizer=tokenizer, **options)
 
     def streaming_translator(self) -> StreamingTranslator:
@@ -183,11 +183,14 @@ class TranslationJob:
                 f"Streaming must have a saved model or ONNX graphs, but {self.folder} is a folder of CTranslate2; name "
                 "the model that it was exported from."
             )
-        model, tokenizer = load_onnx(self.folder, None) if is_onnx(self.folder) else self.load()
+        model, tokenizer = self.load()
         return StreamingTranslator(model, tokenizer, num_beams=self.num_beams)
 
-    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The model, quantized or on its device, and the tokenizer."""
+    def load(self, threads: int | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """The tokenizer, and the model: of ONNX graphs; or in torch, quantized or on its device."""
+        if is_onnx(self.folder):
+            model = PosEncOnnxModel.from_pretrained(self.folder, threads=threads or 0)
+            return model, auto_from_pretrained(AutoTokenizer, self.folder)
         model, tokenizer = load_model(self.folder)
         if self.quantize:
             model = quantize_int8(model.float())
@@ -219,12 +222,6 @@ def is_available(device: torch.device, engine: str | None) -> bool:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError):  # by the kind of device
         return False
     return True
-
-
-def load_onnx(folder: Path, threads: int | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and the tokenizer of a folder of ONNX graphs."""
-    model = PosEncOnnxModel.from_pretrained(folder, threads=threads or 0)
-    return model, auto_from_pretrained(AutoTokenizer, folder)
 
 
 def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,14 +1,13 @@
 """Readers of parallel files: two aligned texts, tab-separated columns, or JSON lines, plain or compressed."""
 
 import glob
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
+from ...utils.manifest import cached_digest
 from ...utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
 # The description of a corpus, with the keys of config/corpus_keys.py.
@@ -89,14 +88,9 @@ def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str,
 def file_hashes(paths: Iterable[str], folder: str | None) -> dict[str, str]:
     """The SHA-256 of each file, by its name in `folder`."""
     return {
-        os.path.relpath(path, absolute_path("", folder)): _file_hash(path, os.stat(path).st_mtime_ns) for path in paths
+        os.path.relpath(path, absolute_path("", folder)): cached_digest(path, os.stat(path).st_mtime_ns)
+        for path in paths
     }
-
-
-@cache
-def _file_hash(path: str, mtime_ns: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def resolve_name_or_path(name: str, folder: str | None) -> str:
