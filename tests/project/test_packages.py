@@ -21,11 +21,12 @@ def test_what_the_package_shows_besides_modules_is_its_public_api():
 
 
 def test_an_init_file_defines_no_function_and_no_class():
+    """Except the `__getattr__` by which the command line imports the API late."""
     defined = []
     for path in PACKAGE.rglob("__init__.py"):
         statements = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         defined += [(path, node.name) for node in statements if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    assert defined == []
+    assert defined in ([], [(PACKAGE / "__init__.py", "__getattr__")])
 
 
 def test_a_modules_name_means_the_module():
