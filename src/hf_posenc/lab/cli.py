@@ -281,7 +281,15 @@ def add_run_commands(add_command: AddCommand) -> None:
 
 
 def add_result_commands(add_command: AddCommand) -> None:
-    """The commands that tabulate and compare scored runs."""
+    """The commands that score runs again, tabulate and compare them."""
+    command = add_command("score", "score a finished run by other metrics or length buckets, from its translations")
+    command.add_argument("run", type=path_argument, help="the run's folder")
+    command.add_argument("--metrics", nargs="+", default=[], metavar="METRIC", help="to add, such as chrf ter")
+    buckets_help = "upper bounds of the length buckets, in source subwords"
+    command.add_argument("--buckets", nargs="+", type=int, metavar="LENGTH", help=buckets_help)
+    command.add_argument("--bertscore-model", metavar="MODEL", help="of the metric bertscore: a folder or a name")
+    command.add_argument("--bertscore-layers", type=int, metavar="N", help="the layer of that model to compare")
+
     command = add_command("table", "make one table over the rows of one or several runs, with intervals and marks")
     command.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a folder with results.json")
     command.add_argument("--rows", nargs="+", metavar="ROW", help="rows in this order; RUN/ROW if several runs have it")

@@ -69,6 +69,13 @@ def convert(options: argparse.Namespace) -> None:
     print(convert_folder(checkpoint_name(options.checkpoint), options.output, to=options.to, **tags, **fields))
 
 
+def score(options: argparse.Namespace) -> None:
+    """Score a run by other metrics or length buckets, and print its tables."""
+    from .run.result_commands import score as score_again
+
+    score_again(options)
+
+
 def table(options: argparse.Namespace) -> None:
     """Print or write one table of several runs."""
     from .run.result_commands import table as make_table

@@ -1,6 +1,6 @@
 """The sections `data` and `score` of a config file: their keys, types, defaults and rules."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -22,6 +22,10 @@ ascending = Constraint(
     "a list of ascending whole numbers from 1 on, such as [25, 50]",
     lambda edges: bool(edges) and all(low < high for low, high in pairwise([0, *edges])),
 )
+# Keys of `score` that another score needs no other translations for.
+SCORING_KEYS = (
+    "bucket_edges", "metrics", "bootstrap_samples", "bertscore_model", "bertscore_num_layers", "bleu_tokenize",
+)  # fmt: skip
 OTHER_METRICS = [name for name in SCORERS if name != "bleu"]
 includes_bleu = Constraint(
     f"a list of bleu, which the figures show, and others of {', '.join(OTHER_METRICS)}, each once",
@@ -118,6 +122,16 @@ class ScoreSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
+
+    @property
+    def translation_settings(self) -> dict[str, object]:
+        """The settings that saved translations depend on: all but those of metrics, intervals and buckets. The buckets
+        count if pairs were sampled by them."""
+        settings = asdict(self)
+        for name in SCORING_KEYS:
+            if name != "bucket_edges" or self.max_per_bucket is None:
+                del settings[name]
+        return settings
 
     @property
     def bertscore_name_or_path(self) -> str | None:

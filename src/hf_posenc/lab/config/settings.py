@@ -97,14 +97,29 @@ class System:
         return self.settings() | {"files": hashes | self.init_file_hashes()}
 
     def difference_from(self, path: Path) -> str | None:
-        """The first setting or file that differs from the fingerprint saved in `path`, None if there is none."""
-        with verified(path):
-            saved = read_yaml(path, "The settings of a run")
-            saved_settings = System.from_saved(self.name, self.base_name, saved).settings()
-        current = self.fingerprint()
+        """The first setting or file that differs from the fingerprint saved in `path`, None if there is none.
+
+        Settings of scoring alone make no difference: `is_scored_by` compares them.
+        """
+        saved, saved_system = self.read_saved(path)
+        saved_settings, current = saved_system.settings(), self.fingerprint()
+        if not self.data.is_text:  # other scores of plain text need the model
+            saved_settings |= {"score": saved_system.score.translation_settings}
+            current |= {"score": self.score.translation_settings}
         # Files without a saved hash, and files that are not read any more, make no difference.
         saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current["files"]}
         return first_difference(saved_settings | {"files": current["files"] | saved_hashes}, current)
+
+    def is_scored_by(self, path: Path) -> bool:
+        """Whether the settings saved in `path` have the same section `score`."""
+        _, saved_system = self.read_saved(path)
+        return saved_system.score == self.score
+
+    def read_saved(self, path: Path) -> tuple[Section, "System"]:
+        """The content of a settings.yaml, and the system of these settings."""
+        with verified(path):
+            saved = read_yaml(path, "The settings of a run")
+            return saved, System.from_saved(self.name, self.base_name, saved)
 
     def init_file_hashes(self) -> dict[str, str]:
         """A hash of each weights file that training starts from. For a system of this run, a hash of its settings

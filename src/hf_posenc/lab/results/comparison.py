@@ -64,7 +64,7 @@ def compare_systems(
 def common_test_set(rows: Sequence[SavedRow], test: str | None) -> str:
     """The name of the test set. A ValueError if there is no choice, or one to make."""
     common = [name for name in rows[0].tests if name in rows[1].tests]
-    if test is not None:
+    if test is not None and common:
         return chosen("--test", [test], common)[0]
     if len(common) != 1:
         described = ", ".join(common) or "none"
@@ -87,7 +87,7 @@ def metric_counts(row: SavedRow, test: str, metric: str) -> list[np.ndarray]:
         scored = ", ".join(name for name in statistics[0] if name != "lengths")
         raise ValueError(
             f"--metric must be one that both systems are scored by, but {row.name} has {scored} and not {metric!r}; "
-            "choose another, or add it to score.metrics."
+            f"choose another, or give `python -m hf_posenc score {row.folder} --metrics {metric}` before."
         )
     return [counts[metric] for counts in statistics]
 

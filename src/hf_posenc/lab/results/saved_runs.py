@@ -6,11 +6,11 @@ several runs share that name.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
+from ...hub.errors import closest_name
 from ...utils.run_folder import RunPaths
 from .length_limits import TableRows
 from .records import LengthScores, RunResults, ScoredTestSet
@@ -89,9 +89,10 @@ def chosen(label: str, names: Iterable[str], known: Collection[str]) -> list[str
     names = list(names)
     for name in names:
         if name not in known:
-            nearest = get_close_matches(name, known, 1, cutoff=0.6)
-            hint = f"the nearest one is {nearest[0]}" if nearest else "choose some of them"
-            raise ValueError(f"{label} must be of {', '.join(known)}, but {name!r} is not; {hint}.")
+            nearest = closest_name(name, known)
+            raise ValueError(
+                f"{label} must be of {', '.join(known)}, but {name!r} is not; the nearest one is {nearest}."
+            )
     return names
 
 

@@ -34,6 +34,7 @@ from ..training.training_run import TrainingOutcome, train
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model, training_config
 from .prepared_run import PreparedRun, PreparedSystem
+from .rescoring import save_score_settings
 from .text_scores import score_texts
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
@@ -54,6 +55,8 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
             train_if_missing(system, progress_position)
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
                 score_system(system, progress_position)
+            if PartialState().is_main_process and not system.settings.is_scored_by(system.paths.settings):
+                save_score_settings(system.paths, system.settings.score)
         if PartialState().is_main_process and not is_pushed(system.settings, system.paths):
             push_system(system.training_arguments, system.paths)
     PartialState().wait_for_everyone()
@@ -97,14 +100,15 @@ def unfinished_systems(run: PreparedRun) -> list[str]:
 
 
 def is_scored(system: PreparedSystem) -> bool:
-    """Whether the system is translated, scored and diagnosed. Older versions wrote fewer files."""
+    """Whether the system is translated, scored by its present settings, and diagnosed. Older versions wrote fewer
+    files."""
     settings, paths = system.settings, system.paths
     required = [paths.scores, *map(paths.statistic, settings.test_sets)]
     if not settings.data.is_text:
         required += map(paths.translation, settings.test_sets)
     if not settings.segment:
         required += [paths.training_log, paths.card, *map(paths.diagnosis, system.diagnosed_test_sets)]
-    return all(path.exists() for path in required)
+    return all(path.exists() for path in required) and settings.is_scored_by(paths.settings)
 
 
 def score_system(system: PreparedSystem, progress_position: int) -> None:

@@ -47,3 +47,19 @@ def unit_labels(options: argparse.Namespace, row: SavedRow, test: str) -> list[s
         test_set = read_test_set(RunPaths(row.folder), row.results, row.systems[0], test)
         return document_labels(test_set, options.data_dir)
     return list(read_lines(Path(expand_home(options.units))))
+
+
+def score(options: argparse.Namespace) -> None:
+    """Score the run again, and print its tables."""
+    from ..reports.report import write_report
+    from ..results.aggregation import aggregate
+    from .rescoring import score_run
+
+    given = {
+        "bucket_edges": options.buckets,
+        "bertscore_model": options.bertscore_model,
+        "bertscore_num_layers": options.bertscore_layers,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    experiment = score_run(options.run, changes, options.metrics)
+    print(write_report(aggregate(experiment), options.run))

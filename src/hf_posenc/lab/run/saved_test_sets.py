@@ -40,7 +40,7 @@ def saved_settings(paths: RunPaths, system: str, row: str) -> tuple[System, dict
     path = paths.system(system).settings
     with verified(path):
         saved = read_yaml(path, "The settings of a run")
-    return System.from_saved(system, row, saved), saved.get("files", {})
+        return System.from_saved(system, row, saved), saved.get("files", {})
 
 
 def read_test_set(paths: RunPaths, results: RunResults, system: str, test: str) -> SavedTestSet:

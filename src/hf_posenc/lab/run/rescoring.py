@@ -1,0 +1,156 @@
+"""Scoring of a saved run by other metrics or length buckets. Nothing is trained or translated.
+
+Metrics are computed from the saved translations, and buckets from the sentence statistics. A kill leaves a run that the
+same command completes: the settings of a system are written after its scores.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...metrics.loading import load_length_buckets
+from ...utils.atomic_io import exclusive_lock
+from ...utils.manifest import verified, write_file
+from ...utils.run_folder import RunPaths, SystemPaths
+from ..config.schema import validate_fields
+from ..config.section_settings import ScoreSettings
+from ..config.settings import Experiment, ReferenceTable, System
+from ..config.validation import validate_score
+from ..config.yaml_io import dump_yaml, read_yaml
+from ..reports.card import write_card
+from ..results.aggregation import bucket_scores, scores_by_length
+from ..results.json_records import read_record, write_record
+from ..results.records import RunResults, ScoredTestSet, SystemScores
+from ..results.saved_files import read_results, read_statistics, read_translations, write_statistics
+from .saved_test_sets import SavedTestSet, read_test_set, saved_settings
+from .text_scores import ALL
+
+
+def score_run(folder: Path, changes: Mapping[str, Any], metrics: Sequence[str] = ()) -> Experiment:
+    """Score the systems of a run again, and return them as an experiment, whose results can be aggregated.
+
+    `changes`: other values of the section `score`, such as `bucket_edges`.
+    `metrics`: are added to those that the run is scored by.
+
+    A ValueError, before anything is written, for a setting that the translations depend on.
+    """
+    results = read_results(folder)
+    experiment = saved_experiment(folder, results)
+    validate_published_buckets(results, changes)
+    scored = {name: changed_system(system, changes, metrics) for name, system in experiment.systems.items()}
+    tests = {
+        name: [read_test_set(experiment.paths, results, name, test) for test in result.tests]
+        for name, result in results.systems.items()
+    }
+    for name, system in scored.items():
+        paths = experiment.paths.system(name)
+        with exclusive_lock(paths.lock):
+            score_again(paths, system, tests[name])
+            save_score_settings(paths, system.score)
+            if system.segment is None:
+                write_card(folder, name)
+    return replace(experiment, systems=scored)
+
+
+def saved_experiment(folder: Path, results: RunResults) -> Experiment:
+    """A finished run as an experiment: the systems of its results.json with their saved settings."""
+    folder = folder.resolve()
+    systems = {name: saved_settings(RunPaths(folder), name, result.row)[0] for name, result in results.systems.items()}
+    published = results.reference_table
+    table = None
+    if published is not None:
+        rows = {row: dict(scores) for row, scores in published.rows.items()}
+        num_pairs = None if published.num_pairs is None else list(published.num_pairs)
+        table = ReferenceTable(published.source, published.test, rows, num_pairs)  # type: ignore[arg-type]
+    return Experiment(
+        name=folder.name,
+        output_dir=folder.parent,
+        num_parallel=1,
+        systems=systems,
+        baseline=results.baseline,
+        reference_table=table,
+        diagnose=any(result.diagnostics for result in results.systems.values()),
+    )
+
+
+def validate_published_buckets(results: RunResults, changes: Mapping[str, Any]) -> None:
+    """Refuse other buckets if a published table has a number for each of the saved ones."""
+    published = results.reference_table
+    if published is None or "bucket_edges" not in changes:
+        return
+    first_row = next(iter(published.rows.values()))
+    if any(isinstance(score, list) for score in first_row.values()):
+        raise ValueError(
+            f"Other buckets must match reference_table, but {published.source} has numbers for the saved buckets of "
+            f"{published.test}; leave --buckets out, or score by train.py without reference_table."
+        )
+
+
+def changed_system(system: System, changes: Mapping[str, Any], metrics: Sequence[str]) -> System:
+    """The system with other scoring settings, which are validated as those of a config file."""
+    if system.data.is_text:
+        raise ValueError(
+            f"Other scores come from saved translations, but {system.name} is scored on plain text by its model; score "
+            "it by train.py, in a run of another name."
+        )
+    added = [metric for metric in dict.fromkeys(metrics) if metric not in system.score.metrics]
+    section = asdict(system.score) | dict(changes) | {"metrics": [*system.score.metrics, *added]}
+    validate_fields(section, ScoreSettings, "score")
+    score = ScoreSettings(**section)
+    validate_score(system.name, score)
+    if score.translation_settings != system.score.translation_settings:
+        raise ValueError(
+            f"Other buckets need all pairs of a test set, but {system.name} has translated at most "
+            f"{system.score.max_per_bucket} pairs of each saved bucket (score.max_per_bucket); score it by train.py, "
+            "in a run of another name."
+        )
+    return replace(system, score=score)
+
+
+def score_again(paths: SystemPaths, system: System, test_sets: Sequence[SavedTestSet]) -> None:
+    """Write the statistics and scores of a system."""
+    saved = read_record(SystemScores, paths.scores)
+    tests = {test_set.name: scored_again(paths, system, test_set, saved.tests[test_set.name]) for test_set in test_sets}
+    write_record(paths.scores, replace(saved, tests=tests), indent=1)
+
+
+def scored_again(paths: SystemPaths, system: System, test_set: SavedTestSet, saved: ScoredTestSet) -> ScoredTestSet:
+    """The scores of one test set. Metrics without saved statistics are computed from the translations."""
+    score, path = system.score, paths.statistic(test_set.name)
+    statistics = read_statistics(path)
+    signatures = dict(saved.signatures or {})
+    if missing := [metric for metric in score.metrics if metric not in statistics]:
+        metric = load_length_buckets()
+        result: Any = metric.compute(
+            predictions=list(read_translations(paths.translation(test_set.name), len(test_set.pairs)).texts),
+            references=[row[system.data.target_language] for row in test_set.pairs["translation"]],
+            source_lengths=list(test_set.pairs["source_length"]),
+            metrics=missing,
+            bootstrap=score.bootstrap_samples,  # stands in the signatures
+            bleu_tokenize=score.bleu_tokenize,
+            bertscore_model=score.bertscore_name_or_path,
+            bertscore_layers=score.bertscore_num_layers,
+            num_proc=os.cpu_count() or 1,
+        )
+        statistics |= metric.statistics
+        signatures |= result["signatures"]
+        write_statistics(path, statistics)
+    shown = {name: statistics[name] for name in ("lengths", *score.metrics)}
+    lengths = statistics["lengths"]
+    return replace(
+        saved,
+        overall=bucket_scores(ALL, shown, np.ones(len(lengths), dtype=bool), score.bootstrap_samples),
+        buckets=scores_by_length(shown, lengths.tolist(), score.bucket_edges, score.bootstrap_samples),
+        signatures=signatures,
+    )
+
+
+def save_score_settings(paths: SystemPaths, score: ScoreSettings) -> None:
+    """Write the section `score` into a system's settings."""
+    with verified(paths.settings):
+        saved = read_yaml(paths.settings, "The settings of a run")
+    write_file(paths.settings, dump_yaml(saved | {"score": asdict(score)}))
