@@ -460,7 +460,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     assert all(len(line) <= TEXT_WIDTH for line in tables.splitlines())
     assert printed.count("half of the 95 % interval") == 1
     commands = next_steps(results, folder, experiment.tables_folder)
-    assert re.search(rf"-m hf_posenc translate {re.escape(str(folder))}/[\w-]+/model < ", commands)
+    assert re.search(rf"hf-posenc translate {re.escape(str(folder))}/[\w-]+/model < ", commands)
     for name in experiment.systems:
         assert name in printed
         scores = json.loads((folder / name / "scores.json").read_text())

@@ -1,6 +1,6 @@
 """The explorer's page: figures of encodings, single values, translations, streams, comparisons.
 
-    python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
+    hf-posenc explorer [RUN] [--port N] [--allow-host NAME]
 
 A session's choices are stored in its browser; readers do not affect each other. The page requests nothing from other
 servers. Needs the extra "explorer".

@@ -244,7 +244,7 @@ class ExplorerRun:
         if self.folder is None:
             raise ValueError(
                 "A table is made of a run's results.json, but the page was started without a run; start it with one, "
-                "`python -m hf_posenc explorer runs/quickstart`, after `make quickstart`."
+                "`hf-posenc explorer runs/quickstart`, after `make quickstart`."
             )
         return read_results(self.folder)
 

@@ -343,7 +343,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         gr.HTML(
             note_html(
                 "No run was given: these models are small and untrained, so what they write is noise. Start the "
-                "page with a run of train.py, `python -m hf_posenc explorer runs/quickstart`, for translations "
+                "page with a run of train.py, `hf-posenc explorer runs/quickstart`, for translations "
                 "that mean something."
             )
         )

@@ -1,6 +1,6 @@
 """Content of the explorer's tabs *See*, *Step* and *Stream*.
 
-*See* has a figure for each effect of an encoding's or sum's hooks, untrained or trained: those of `python -m hf_posenc
+*See* has a figure for each effect of an encoding's or sum's hooks, untrained or trained: those of `hf-posenc
 figures`, for the positions that a reader has chosen. Figures are drawn on request.
 
 *Step* has the formula of one position and channel, and its value. The formula is the encoding's, and the values are
@@ -87,8 +87,7 @@ def affordable_tokens(probe: EncodingProbe, positions: int) -> int:
     if tokens < min(positions, MIN_TOKENS):
         raise ValueError(
             f"A picture of {MIN_TOKENS} tokens needs {work_per_pair * MIN_TOKENS**2:.0e} products, but the page has "
-            f"time for {MAX_WORK:.0e}; choose a smaller D or hidden size, or draw it with `python -m hf_posenc "
-            "figures`."
+            f"time for {MAX_WORK:.0e}; choose a smaller D or hidden size, or draw it with `hf-posenc figures`."
         )
     return tokens
 

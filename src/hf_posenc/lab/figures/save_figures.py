@@ -1,4 +1,4 @@
-"""Figures of encodings and of attention as files: `python -m hf_posenc figures` and `attention`.
+"""Figures of encodings and of attention as files: `hf-posenc figures` and `attention`.
 
 Of attention there is a picture for each layer, with a panel for each head and the tokens on its axes.
 """

@@ -1,6 +1,6 @@
 """Reports: results.json to all tables and figures. Nothing is trained, translated or scored.
 
-A results.json can be copied and reported again: `python -m hf_posenc report FOLDER`.
+A results.json can be copied and reported again: `hf-posenc report FOLDER`.
 """
 
 import shlex
@@ -63,10 +63,10 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
     trained = [name for name, system in results.systems.items() if not system.segment]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
     model, folder = shlex.quote(str(SystemPaths(run_folder / best).model)), shlex.quote(str(run_folder))
-    commands = {f"translate with {best}": f"python -m hf_posenc translate {model} < FILE"}
+    commands = {f"translate with {best}": f"hf-posenc translate {model} < FILE"}
     configs = [read_saved_config(SystemPaths(run_folder / name).model, {}) for name in trained]
     if any(config.get("model_type") != PosEncCausalConfig.model_type for config in configs):
-        commands["explore in the browser"] = f"python -m hf_posenc explorer {folder}"
+        commands["explore in the browser"] = f"hf-posenc explorer {folder}"
     return render_commands(commands | report)
 
 

@@ -87,7 +87,7 @@ def metric_counts(row: SavedRow, test: str, metric: str) -> list[np.ndarray]:
         scored = ", ".join(name for name in statistics[0] if name != "lengths")
         raise ValueError(
             f"--metric must be one that both systems are scored by, but {row.name} has {scored} and not {metric!r}; "
-            f"choose another, or give `python -m hf_posenc score {row.folder} --metrics {metric}` before."
+            f"choose another, or give `hf-posenc score {row.folder} --metrics {metric}` before."
         )
     return [counts[metric] for counts in statistics]
 
