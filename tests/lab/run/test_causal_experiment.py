@@ -167,7 +167,7 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
     for systems, hints in ((decoder_only, ["translate"]), (both, ["translate", "explorer"])):
         results = aggregate(replace(experiment, systems=systems, baseline="rotary"))
         commands = next_steps(results, experiment.folder, experiment.folder)
-        assert re.findall(r"-m hf_posenc (\w+)", commands) == hints
+        assert re.findall(r"hf-posenc (\w+)", commands) == hints
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-generation" in card
     assert "AutoModelForCausalLM.from_pretrained" in card and "AutoModelForSeq2SeqLM" not in card
