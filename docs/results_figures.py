@@ -135,7 +135,9 @@ def score_against_cost() -> Figure:
         colour, marker, _ = styles[name]
         x, y = time["time_ratio"], found.value or 0.0
         axes.errorbar(x, y, found.interval or 0.0, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9)
-        offset, side = {"t5": ((-5, 3), "right"), "transformer-xl": ((-5, -11), "right")}.get(name, ((5, 3), "left"))
+        below = {"t5": ((0, -15), "center"), "transformer-xl": ((-5, -11), "right"), "deberta": ((5, -11), "left")}
+        below |= {"xpos": ((-5, 3), "right"), "relative": ((5, -11), "left"), "forgetting": ((-5, 3), "right")}
+        offset, side = below.get(name, ((5, 3), "left"))
         axes.annotate(name, (x, y), offset, textcoords="offset points", ha=side, color=colour, fontsize=FONT_SIZE - 0.5)
     label_axes(axes, "time of a training step, relative to no encoding (8 x 128 tokens)", "BLEU, 25 to 48 subwords")
     axes.set_ylim(0, 105)
