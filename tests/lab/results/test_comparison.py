@@ -69,11 +69,11 @@ def test_what_cannot_be_compared_is_refused_with_a_remedy(run: Path, tmp_path: P
     same = write_run(tmp_path / "third", {"plain": 0.4}, {"plain": "plain"})
     with pytest.raises(ValueError, match="good has 2 and plain has 1; name a seed of each, such"):
         compare_systems([run, same], ["good", "plain"])
-    with pytest.raises(ValueError, match="but 'goood' is not; the nearest one is good"):
+    with pytest.raises(ValueError, match="but 'goood' is none; the nearest one is good"):
         compare_systems([run], ["goood", "bad"])
     with pytest.raises(ValueError, match="good has bleu, ter and not 'chrf'"):
         compare_systems([run], ["good", "bad"], "chrf")
-    with pytest.raises(ValueError, match="--test must be of news, but 'newstest' is not; the nearest one is news"):
+    with pytest.raises(ValueError, match="--test must be one of news, but 'newstest' is none; the nearest one is news"):
         compare_systems([run], ["good", "bad"], test="newstest")
     (same / "plain" / "statistics" / "news.npz").unlink()
     with pytest.raises(ValueError, match="has no statistics of plain; give the folder of the whole run"):

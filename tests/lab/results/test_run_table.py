@@ -79,11 +79,13 @@ def test_unknown_names_and_other_test_sets_are_refused(runs: tuple[Path, Path], 
     other = write_run(tmp_path / "third", {"plain": 0.4}, {"plain": "plain"}, text_seed=1)
     with pytest.raises(ValueError, match="hash text 0 for first/plain and text 1 for third/plain; leave one"):
         table_of_runs([runs[0], other])
-    with pytest.raises(ValueError, match="--rows must be of plain, good, but 'goood' is not; the nearest one is good"):
+    with pytest.raises(
+        ValueError, match="--rows must be one of plain, good, but 'goood' is none; the nearest one is good"
+    ):
         table_of_runs([runs[0]], rows=["goood"])
-    with pytest.raises(ValueError, match=r"--columns must be of news, news:lengths, news:\[0,10\]"):
+    with pytest.raises(ValueError, match=r"--columns must be one of news, news:lengths, news:\[0,10\]"):
         table_of_runs([runs[0]], columns=["news:all"])
-    with pytest.raises(ValueError, match="--metrics must be of bleu, ter"):
+    with pytest.raises(ValueError, match="--metrics must be one of bleu, ter"):
         table_of_runs([runs[0]], metrics=["chrf"])
     with pytest.raises(ValueError, match="have none in these columns"):
         table_of_runs([runs[0]], columns=["news:>20"])

@@ -104,7 +104,8 @@ def wanted_columns(
     groups = [group for scores in means.values() for result in scores.values() for group in result.all_buckets]
     formats = {score_format[0]: score_format for score_format in available_scores(groups)}
     default_metrics = [metric for metric in formats if metric not in UNRANKED]
-    shown_metrics = chosen("--metrics", metrics or default_metrics, formats)
+    remedy = "; `hf-posenc score RUN --metrics METRIC` adds one to a run"
+    shown_metrics = chosen("--metrics", metrics or default_metrics, formats, remedy)
     labels: dict[str, dict[str, None]] = {test: {} for test in tests}
     for scores in means.values():
         for test, result in scores.items():

@@ -84,14 +84,15 @@ def read_row(folder: Path, name: str, label: str) -> SavedRow:
     return SavedRow(name, results.row_by_system[name], folder, results, system=name)
 
 
-def chosen(label: str, names: Iterable[str], known: Collection[str]) -> list[str]:
-    """The names, each checked to be a known one; `label` is the option that has them."""
+def chosen(label: str, names: Iterable[str], known: Collection[str], remedy: str = "") -> list[str]:
+    """The names, each checked to be a known one; `label` is the option that has them, `remedy` another way."""
     names = list(names)
     for name in names:
         if name not in known:
             nearest = closest_name(name, known)
             raise ValueError(
-                f"{label} must be of {', '.join(known)}, but {name!r} is not; the nearest one is {nearest}."
+                f"{label} must be one of {', '.join(known)}, but {name!r} is none; the nearest one is "
+                f"{nearest}{remedy}."
             )
     return names
 
