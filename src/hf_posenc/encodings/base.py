@@ -52,7 +52,7 @@ tokens between a query and a key: a window bounds both. They are 0 for an encodi
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,10 @@ LUONG = Reference(
 # Large enough for zero weight in any dtype; finite, so that a fully masked row is not NaN.
 MASK_VALUE = -1e4
 
+HookName = Literal[
+    "augment_positions", "embed", "prepare", "prepare_layer",
+    "rotate_queries", "rotate_keys", "score_bias", "distance_bias", "value_bias",
+]  # fmt: skip
 # The hooks that change activations; `augment_positions` and `prepare` only provide their inputs.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 
@@ -300,7 +304,11 @@ class PositionEncoding(nn.Module):
     def init_weights(self) -> None:
         """Initialise the encoding's own parameters. The base class has none."""
 
-    def forward(self, hook: str, *arguments: object) -> Any:
+    if TYPE_CHECKING:  # torch's takes anything
+
+        def __call__(self, hook: HookName, *arguments: object) -> Any: ...
+
+    def forward(self, hook: HookName, *arguments: object) -> Any:
         """The result of a hook. Hooks are called through `forward`, never directly.
 
         Offloading (accelerate) and FSDP gather a module's parameters around its `forward` alone: a hook called directly

@@ -9,6 +9,7 @@ FSDP and PEFT wrap that method alone (PositionEncoding.forward).
 import math
 from collections.abc import Container, Iterator, Mapping
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +53,11 @@ class PositionEncodingSum(nn.ModuleList):
         self.sliding_window = None if self.is_global else self.max_distance
         self.hiding_distance, self.hiding_lookahead = self.find_hiding_distances()
 
-    def __iter__(self) -> Iterator[PositionEncoding]:
-        return super().__iter__()  # type: ignore[return-value]
+    if TYPE_CHECKING:  # An adapter at an index takes the same calls.
+
+        def __getitem__(self, index: int) -> PositionEncoding: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[PositionEncoding]: ...
 
     def hook_indices(self, hook: str) -> list[int]:
         """The encodings that have this hook, as indices."""
