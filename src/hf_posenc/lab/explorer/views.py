@@ -149,6 +149,7 @@ def explain_value(probe: EncodingProbe, position: int, channel: int, layer: int 
     return Explanation(formula, lines + explain_attention_hooks(probe, position, channel, layer))
 
 
+@torch.no_grad()
 def explain_added_value(probe: EncodingProbe, position: int, channel: int, formula: str) -> Explanation:
     """Of what is added by position: read from `embed`, and from a wave if the channel is one."""
     zeros_11D = torch.zeros(1, 1, probe.width, dtype=torch.float64)
