@@ -157,7 +157,7 @@ def resolve_source_positions(
     cross_position_ids: Tensor | None,
 ) -> Tensor:
     """The source positions of the new tokens (B or 1, T): the given ones, validated, or else the alignment's."""
-    num_new, batch = x_BTD.shape[1], len(encoder_states_BSD)
+    num_new, batch = x_BTD.shape[1], encoder_states_BSD.shape[0]  # `len` would fix the batch size of an export
     if cross_position_ids is None:
         if without_adapters(alignment).update is not None and ctx.state is not None and num_new > 1:
             raise ValueError(
