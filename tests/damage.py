@@ -9,7 +9,6 @@ Prints each case and a table of the endings.
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import json
 import multiprocessing
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support.experiments import ONE_SYSTEM, ROOT
+from support.experiments import ONE_SYSTEM
 
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -50,14 +49,14 @@ CONFIG: dict[str, Any] = ONE_SYSTEM | {
     },
 }
 
-# What a run has reached when it stops at a call of train.py or of lab/run/pipeline.py.
+# What a run has reached when it stops at a call of lab/run/train.py or of lab/run/pipeline.py.
 STATES = {
-    "prepared": ("train", "run_system"),
+    "prepared": ("hf_posenc.lab.run.train", "run_system"),
     "training": ("hf_posenc.lab.training.callbacks.ProgressBarCallback", "on_step_end"),
     "trained": ("hf_posenc.lab.run.pipeline", "add_to_manifest"),
     "saved": ("hf_posenc.lab.run.pipeline", "score_system"),
     "translated": ("hf_posenc.lab.run.pipeline", "score_test_sets"),
-    "scored": ("train", "aggregate"),
+    "scored": ("hf_posenc.lab.run.train", "aggregate"),
     "finished": None,
 }
 STEPS_OF_TRAINING = 7  # after which it stops, between two checkpoints
@@ -83,26 +82,23 @@ def train(folder: Path, answer: Path, stop: str | None, kill_at: int | None, lar
     from datasets import config
 
     import hf_posenc.lab.reports.report
+    import hf_posenc.lab.run.train
+    from hf_posenc.lab import cli
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     hf_posenc.lab.reports.report.write_figures = lambda *arguments: ""  # they take long and are drawn from results.json
     if kill_at is not None:
         config.HF_DATASETS_CACHE = folder / "cache"
-    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
-    main = importlib.util.module_from_spec(spec)
-    sys.modules["train"] = main
-    spec.loader.exec_module(main)
     transformers.logging.set_verbosity_error()
     stop_in(STATES[stop] if stop else None)
-    sys.argv = ["train.py", str(folder / "config.yaml"), f"output_dir={folder}"]
     changes = count_changes(folder, kill_at)
     if largest_file is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            main.main()
+            cli.main(["train", str(folder / "config.yaml"), f"output_dir={folder}"])
         outcome = ["done", str(sum(changes))]
     except SystemExit as error:
         outcome = ["refused", str(error)]

@@ -196,10 +196,12 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
 # The command line, up to where training would begin.
 PREPARES = """
 import sys
+from types import SimpleNamespace
 import hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora
 from hf_posenc.lab import cli
 from hf_posenc.lab.run import train
-train.run_system = train.aggregate = train.write_report = train.next_steps = lambda *arguments: None
+train.run_system = train.write_report = train.next_steps = lambda *arguments: None
+train.aggregate, train.is_text_results = lambda *arguments: SimpleNamespace(systems={}), lambda systems: True
 config, folder = sys.argv[1:]
 for large in (10**6, 10):
     for module in (hf_posenc.lab.data.corpus, hf_posenc.lab.run.corpora):
