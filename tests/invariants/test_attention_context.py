@@ -18,6 +18,7 @@ from hf_posenc import (
     register_position_encoding,
 )
 from hf_posenc.encodings.positions import num_attendable
+from hf_posenc.transformer.attention import AttentionInputs
 
 pytestmark = pytest.mark.invariant
 
@@ -301,6 +302,16 @@ def test_attendable_keys_are_counted_as_by_the_masks_of_transformers(is_causal, 
     assert torch.equal(counted(given, 2, 7)[tokens[:, 7:]], expected[:, 7:][tokens[:, 7:]])
     if theirs is not None:
         assert torch.equal(counted(theirs)[tokens], expected[tokens])
+
+
+def test_the_inputs_of_an_attention_move_with_their_contexts_and_leave_the_encodings() -> None:
+    """accelerate moves them between devices, and would move the parameters of a module among them."""
+    at, positions = torch.arange(3)[None], tiny_model("relative").model.encoder.positions
+    ctx = AttentionContext(at, at)
+    there = AttentionInputs(positions, ctx, positions.prepare(torch.zeros(1, 3, 16), ctx), at > 0).to("meta")
+    moved = [there.mask, there.ctx.query_pos_BQ, there.contexts[0].prepared.weighted_rows[0][0]]
+    assert all(tensor.is_meta for tensor in moved)
+    assert not any(parameter.is_meta for parameter in there.positions.parameters())
 
 
 def test_an_attention_context_moves_with_its_tensors_and_is_immutable():
