@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hf_posenc.lab.reports.report import report_tables
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.rendering import render_markdown
 from hf_posenc.lab.results.saved_files import parse_results
+from hf_posenc.lab.results.tables import TableRows
 
 RESULTS = Path(__file__).parent / "results"
 

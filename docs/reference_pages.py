@@ -25,13 +25,18 @@ import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc.encodings.base import HOOKS
 from hf_posenc.lab.cli import make_parsers
-from hf_posenc.lab.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
-from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys
-from hf_posenc.lab.config.model_keys import model_keys
+from hf_posenc.lab.commands import alignments_table, encodings_table, markdown_table
+from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys, model_keys
 from hf_posenc.lab.config.schema import default_value, describe, field_types, format_value, is_required
-from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
-from hf_posenc.lab.config.settings import ReferenceTable
-from hf_posenc.lab.results.registry_tables import alignments_table, encodings_table, markdown_table
+from hf_posenc.lab.config.settings import (
+    CorpusKeys,
+    DataSettings,
+    GeneratorKeys,
+    NormalizationKeys,
+    ReferenceTable,
+    ScoreSettings,
+    TaskKeys,
+)
 from hf_posenc.lab.training.arguments import TrainingArguments
 from hf_posenc.transformer.configuration_encodings import EncodingsConfig
 

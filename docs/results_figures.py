@@ -38,9 +38,8 @@ from hf_posenc.lab.figures.style import (
     save_figure,
     style_axes,
 )
-from hf_posenc.lab.results.diagnosis_records import Diagnosis
 from hf_posenc.lab.results.json_records import parse_file
-from hf_posenc.lab.results.records import BucketScore, LengthScores
+from hf_posenc.lab.results.records import BucketScore, Diagnosis, LengthScores
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",

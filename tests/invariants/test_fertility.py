@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hf_posenc import AttentionContext, PosEncConfig
 from hf_posenc.alignments.registry import build_alignment
 from hf_posenc.encodings.cache import EncodingState
-from hf_posenc.lab.training.losses import label_smoothed_loss
+from hf_posenc.lab.training.trainer import label_smoothed_loss
 
 pytestmark = pytest.mark.invariant
 

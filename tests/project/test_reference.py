@@ -14,10 +14,8 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc.lab.config.file_keys import FileKeys
-from hf_posenc.lab.config.model_keys import model_keys
+from hf_posenc.lab.config.file_keys import FileKeys, TrainKeys, model_keys
 from hf_posenc.lab.config.schema import MappingOf, field_types, split_annotated
-from hf_posenc.lab.config.train_keys import TrainKeys
 from hf_posenc.lab.results.tables import SCORE_FORMATS
 from hf_posenc.lab.training.arguments import TrainingArguments
 from hf_posenc.metrics.length_buckets import length_buckets

@@ -16,7 +16,7 @@ import yaml
 from support.experiments import ROOT, TINY
 
 import hf_posenc
-from hf_posenc.lab.run import parallel
+from hf_posenc.lab.run.train import run_parallel
 from hf_posenc.utils import worker_processes
 from hf_posenc.utils.worker_processes import explain_out_of_memory, run_after
 
@@ -167,7 +167,7 @@ sys.stdin.read()  # SIGTERM ends it; a handler in Python would not run if the si
 def run_two(code: str, num_parallel: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
     systems = [SimpleNamespace(name=name, dependency=None) for name in ("one", "two")]
-    parallel.run_parallel(systems, [sys.executable, "-S", "-c", code], num_parallel=num_parallel, num_threads=1)
+    run_parallel(systems, [sys.executable, "-S", "-c", code], num_parallel=num_parallel, num_threads=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

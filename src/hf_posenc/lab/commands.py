@@ -1,17 +1,21 @@
 """What each command of `hf-posenc` does: a function under the command's name, which takes the parsed options.
 
-`cli.py` imports this module once the arguments are parsed. Commands that few people use import what only they need.
+`cli.py` imports this module once the arguments are parsed. Commands that few people use import what only they need. The
+tables of the registries are made here, too.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
+from ..alignments.base import Alignment
 from ..alignments.registry import ALIGNMENTS
 from ..convert.folders import convert_folder
-from ..encodings.registry import POSITION_ENCODINGS
+from ..encodings.base import HOOKS
+from ..encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry
 from ..inference.ctranslate2_engine import to_ctranslate2
 from ..inference.onnx_engine import to_onnx
 from ..inference.translation_job import (
@@ -23,11 +27,16 @@ from ..inference.translation_job import (
     translate_to_file,
 )
 from ..transformer.configuration_posenc import PosEncConfig
+from ..utils.atomic_io import atomic_write
 from ..utils.command_line import register_encodings
+from ..utils.run_folder import RunPaths
 from ..utils.text_io import iter_lines, read_lines, read_stream
 from .config.composition import merge, parse_override
 from .config.schema import Section
-from .results.registry_tables import alignments_table, encodings_table
+from .data.readers import expand_home
+
+if TYPE_CHECKING:
+    from .results.saved_runs import SavedRow
 
 __all__ = ["register_encodings"]  # for `cli.py`
 
@@ -71,23 +80,57 @@ def convert(options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     """Score a run by other metrics or length buckets, and print its tables."""
-    from .run.result_commands import score as score_again
+    from .reports.report import write_report
+    from .results.aggregation import aggregate
+    from .run.rescoring import score_run
 
-    score_again(options)
+    given = {
+        "bucket_edges": options.buckets,
+        "bertscore_model": options.bertscore_model,
+        "bertscore_num_layers": options.bertscore_layers,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    experiment = score_run(options.run, changes, options.metrics)
+    print(write_report(aggregate(experiment), options.run))
 
 
 def table(options: argparse.Namespace) -> None:
     """Print or write one table of several runs."""
-    from .run.result_commands import table as make_table
+    from .results.rendering import TABLE_FORMATS, TABLE_SUFFIXES
+    from .results.saved_runs import table_of_runs
 
-    make_table(options)
+    suffix_format = TABLE_SUFFIXES.get(options.output.suffix, "markdown") if options.output else "markdown"
+    made = table_of_runs(options.runs, options.rows, options.columns, options.metrics, options.baseline)
+    text = TABLE_FORMATS[options.format or suffix_format](made)
+    if options.output:
+        atomic_write(options.output, text)
+    else:
+        print(text, end="")
 
 
 def compare(options: argparse.Namespace) -> None:
     """Print the tests of two systems."""
-    from .run.result_commands import compare as compare_systems
+    from .results.rendering import render_notes, render_text
+    from .results.saved_runs import compare_systems
 
-    compare_systems(options)
+    if len(options.runs) > 2:
+        raise ValueError(f"compare takes one run or two, but {len(options.runs)} are given; leave the others out.")
+    made = compare_systems(
+        options.runs, options.systems, options.metric, options.test, partial(unit_labels, options), options.margin
+    )
+    print(f"{render_text(made)}{render_notes([made])}", end="")
+
+
+def unit_labels(options: argparse.Namespace, row: "SavedRow", test: str) -> list[str] | None:
+    """The label of each scored pair of a row's test set, None if each is a unit of its own."""
+    if options.units == "sentence":
+        return None
+    if options.units == "document":
+        from .run.saved_test_sets import document_labels, read_test_set
+
+        test_set = read_test_set(RunPaths(row.folder), row.results, row.systems[0], test)
+        return document_labels(test_set, options.data_dir)
+    return list(read_lines(Path(expand_home(options.units))))
 
 
 def checkpoint_name(path: Path) -> str:
@@ -202,6 +245,45 @@ def encodings(options: argparse.Namespace) -> None:
 def alignments(options: argparse.Namespace) -> None:
     """Print the table of alignments."""
     print(alignments_table(ALIGNMENTS), end="")
+
+
+def encodings_table(entries: Mapping[str, PositionEncodingEntry], config: PosEncConfig) -> str:
+    """The registry as a Markdown table: summary, hooks, properties and parameters of each encoding."""
+    rows = []
+    for name, entry in entries.items():
+        encoding = entry(config, config.side("encoder"))
+        hooks = [f"`{hook}`" for hook in (*HOOKS, "augment_positions") if getattr(encoding, hook) is not None]
+        parameters = [f"`{parameter.name}` {parameter.default}" for parameter in entry.config_parameters]
+        max_length = f"`{entry.max_length_field}`" if entry.max_length_field else "any"
+        shift_invariant = "yes" if entry.shift_invariant else "no"
+        summary = entry.summary
+        # Order-blind implies reversal-blind, and the summary of an order-blind encoding says so.
+        if entry.reversal_equivariant and not entry.permutation_equivariant:
+            summary += " An encoder cannot distinguish a text from its reversal."
+        cells = [
+            summary,
+            ", ".join(hooks) or "-",
+            shift_invariant,
+            max_length,
+            ", ".join(parameters) or "-",
+        ]
+        rows.append([f"`{name}`", *cells])
+    return markdown_table(["encoding", "what it is", "hooks", "shift-invariant", "maximum length", "parameters"], rows)
+
+
+def alignments_table(alignments: Mapping[str, type[Alignment]]) -> str:
+    """The registry of alignments as a Markdown table."""
+    rows = []
+    for name, alignment in alignments.items():
+        parameters = [f"`{parameter.name}` {parameter.default}" for parameter in alignment.config_parameters]
+        uses_length = "yes" if alignment.uses_target_length else "no"
+        rows.append([f"`{name}`", alignment.summary, uses_length, ", ".join(parameters) or "-"])
+    return markdown_table(["alignment", "what it is", "uses the target length in training", "parameters"], rows)
+
+
+def markdown_table(headers: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table of these cells."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [headers, ["---"] * len(headers), *rows]) + "\n"
 
 
 def explorer(options: argparse.Namespace) -> None:

@@ -16,10 +16,8 @@ from transformers import Seq2SeqTrainingArguments
 from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc.lab import cli, commands
 from hf_posenc.lab.config.composition import merge
-from hf_posenc.lab.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
-from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys
+from hf_posenc.lab.config.file_keys import INFERRED_FIELDS, FileKeys, SystemKeys, TrainKeys, model_keys, validate_model
 from hf_posenc.lab.config.loading import SEGMENTED_SYSTEM_KEYS, TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
-from hf_posenc.lab.config.model_keys import INFERRED_FIELDS, model_keys, validate_model
 from hf_posenc.lab.config.schema import (
     MappingOf,
     NonEmptyStr,
@@ -33,9 +31,15 @@ from hf_posenc.lab.config.schema import (
     union_members,
     validate_fields,
 )
-from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
-from hf_posenc.lab.config.settings import ReferenceTable
-from hf_posenc.lab.config.train_keys import TrainKeys
+from hf_posenc.lab.config.settings import (
+    CorpusKeys,
+    DataSettings,
+    GeneratorKeys,
+    NormalizationKeys,
+    ReferenceTable,
+    ScoreSettings,
+    TaskKeys,
+)
 from hf_posenc.lab.config.yaml_io import MAX_BYTES, MAX_DEPTH, MAX_NODES, dump_yaml, parse_value, read_yaml
 from hf_posenc.lab.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS, TAG_KEYS
 from hf_posenc.lab.data.readers import absolute_path, expand_home
@@ -161,7 +165,7 @@ def test_a_number_where_text_belongs_is_to_be_written_in_quotes() -> None:
 
 
 def test_a_package_that_is_not_installed_is_told_where_the_file_is_read(config: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("hf_posenc.lab.config.corpus_keys.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_posenc.lab.config.settings.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"data\.\S+\.generator must be .*`pip install 'hf-posenc\[generator\]'`"):
         load_experiment(config)
     monkeypatch.undo()

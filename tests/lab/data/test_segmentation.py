@@ -26,12 +26,11 @@ from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate
 from hf_posenc.lab.results.saved_files import read_results
-from hf_posenc.lab.run.dry_run import dry_run
 from hf_posenc.lab.run.evaluation import translate_test_set
-from hf_posenc.lab.run.parallel import run_parallel
 from hf_posenc.lab.run.pipeline import run_system, unfinished_systems
 from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.run.train import estimate_cost, run_parallel
 from hf_posenc.utils.manifest import remove_from_manifest
 
 SYSTEMS = {
@@ -96,9 +95,9 @@ def test_the_named_model_translates_the_segments_and_nothing_is_trained(finished
 @pytest.mark.slow
 def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experiment) -> None:
     experiment = finished
-    table = {row[0]: row[1:] for row in dry_run(experiment).rows}
+    table = {row[0]: row[1:] for row in estimate_cost(experiment).rows}
     assert table["in-sentences"] == ["absolute's, by automatic segments", *["-"] * 6]
-    assert dry_run(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")
+    assert estimate_cost(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")
     printed = write_report(aggregate(experiment), experiment.tables_folder)
     results = read_results(experiment.tables_folder)
     for name in SPLIT:
@@ -322,7 +321,7 @@ def test_fixed_segments_are_saved_by_their_size(config: Path) -> None:
     overlapping, plain = (run.system(f"{name}-seed3").test_sets["generated"].segments for name in ("chunks", "others"))
     assert sum(map(len, overlapping)) > sum(map(len, plain))
     assert str(run.system("chunks-seed3").settings.segment) == "fixed (4 words, overlap 2)"
-    assert dict(zip(*[iter(dry_run(run.experiment).rows[-1][:2])] * 2, strict=True)) == {
+    assert dict(zip(*[iter(estimate_cost(run.experiment).rows[-1][:2])] * 2, strict=True)) == {
         "others-seed4": "relative-seed4's, by fixed (4 words) segments"
     }
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from hf_posenc.lab.figures.score_plots import perplexity_figure
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import BucketScore, LengthScores
-from hf_posenc.lab.results.tables import length_table
+from hf_posenc.lab.results.tables import TableRows, length_table
 
 BOUNDS = ((0, 64, "[0,64]"), (65, 128, "[65,128]"), (129, None, ">128"))
 

@@ -24,11 +24,10 @@ from hf_posenc.lab.figures.score_plots import (
 from hf_posenc.lab.figures.style import COLOURS, SYSTEM_COLOURS, base_name, line_styles, save_figure
 from hf_posenc.lab.reports.report_figures import without_repeats
 from hf_posenc.lab.results.json_records import parse
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import BucketScore, LengthScores, SegmentedSystem
 from hf_posenc.lab.results.rendering import TEXT_WIDTH, render_markdown, render_notes, render_text
 from hf_posenc.lab.results.saved_files import read_results
-from hf_posenc.lab.results.tables import SCORE_FORMATS, Table, length_table, overview_table
+from hf_posenc.lab.results.tables import SCORE_FORMATS, Table, TableRows, length_table, overview_table
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]

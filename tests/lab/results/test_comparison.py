@@ -15,8 +15,8 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.lab.data.corpus import hash_test_set, load_pairs
 from hf_posenc.lab.data.lengths import stratified_sample
 from hf_posenc.lab.data.readers import corpus_file_hashes
-from hf_posenc.lab.results.comparison import compare_systems
 from hf_posenc.lab.results.saved_files import read_results, read_statistics
+from hf_posenc.lab.results.saved_runs import compare_systems
 from hf_posenc.lab.results.significance import difference_interval, equivalence_test, paired_randomization
 from hf_posenc.lab.run.corpora import save_pairs
 from hf_posenc.lab.run.saved_test_sets import document_labels, read_test_set

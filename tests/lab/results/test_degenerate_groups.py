@@ -18,11 +18,11 @@ from hf_posenc.lab.reports.report import report_tables
 from hf_posenc.lab.reports.report_figures import report_figures
 from hf_posenc.lab.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.lab.results.json_records import to_json
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import RunResults
 from hf_posenc.lab.results.rendering import render_csv, render_latex, render_markdown, render_text
 from hf_posenc.lab.results.saved_files import parse_results, read_results, write_results
 from hf_posenc.lab.results.significance import p_values
+from hf_posenc.lab.results.tables import TableRows
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.metrics.loading import load_length_buckets
 

@@ -23,7 +23,6 @@ from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.explorer.html import render_png
 from hf_posenc.lab.figures.style import save_figure
 from hf_posenc.lab.reports.card import model_card
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import BucketScore, LengthScores
 from hf_posenc.lab.results.rendering import (
     csv_cell,
@@ -38,7 +37,7 @@ from hf_posenc.lab.results.rendering import (
     render_text,
 )
 from hf_posenc.lab.results.saved_files import read_results
-from hf_posenc.lab.results.tables import Table
+from hf_posenc.lab.results.tables import Table, TableRows
 from hf_posenc.utils.run_folder import is_valid_name
 
 HOSTILE = [

@@ -12,8 +12,8 @@ from support.saved_runs import write_run
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.lab.results.rendering import TABLE_FORMATS
-from hf_posenc.lab.results.run_table import table_of_runs
 from hf_posenc.lab.results.saved_files import read_results
+from hf_posenc.lab.results.saved_runs import table_of_runs
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,7 @@ from hf_posenc.lab.figures.score_plots import interval_bars
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.reports.report_figures import report_figures
 from hf_posenc.lab.results.aggregation import scores_beyond_limit, scores_by_length
-from hf_posenc.lab.results.degradation_table import degradation_table
 from hf_posenc.lab.results.json_records import to_json
-from hf_posenc.lab.results.length_limits import TableRows
 from hf_posenc.lab.results.records import (
     BucketScore,
     CurvePoint,
@@ -50,6 +48,8 @@ from hf_posenc.lab.results.significance import (
     p_values,
 )
 from hf_posenc.lab.results.tables import (
+    TableRows,
+    degradation_table,
     format_cell,
     length_table,
     overview_table,

@@ -21,8 +21,7 @@ from hf_posenc.lab.run.pipeline import run_system
 from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.callbacks import JsonLogger
-from hf_posenc.lab.training.losses import next_token_labels
-from hf_posenc.lab.training.prompted_trainer import PromptedPairCollator
+from hf_posenc.lab.training.trainer import PromptedPairCollator, next_token_labels
 from hf_posenc.lab.training.training_run import train
 from hf_posenc.utils.run_folder import SystemPaths
 

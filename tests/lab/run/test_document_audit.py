@@ -8,7 +8,7 @@ from support.experiments import ONE_SYSTEM, load
 
 from hf_posenc.lab.data.readers import CorpusSpec
 from hf_posenc.lab.run.corpora import CorpusStore
-from hf_posenc.lab.run.document_audit import gold_documents
+from hf_posenc.lab.run.lengthen import gold_documents
 from hf_posenc.lab.run.prepared_run import PreparedTestSet
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer

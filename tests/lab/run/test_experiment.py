@@ -27,8 +27,7 @@ from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, P
 from hf_posenc.generation.translate import TranslationOutput
 from hf_posenc.lab.config.composition import read_config_file
 from hf_posenc.lab.config.loading import load_experiment
-from hf_posenc.lab.config.section_settings import DataSettings, ScoreSettings
-from hf_posenc.lab.config.settings import Experiment
+from hf_posenc.lab.config.settings import DataSettings, Experiment, ScoreSettings
 from hf_posenc.lab.config.yaml_io import read_yaml
 from hf_posenc.lab.data.corpus import load_pairs
 from hf_posenc.lab.data.synthetic import generate_pairs
@@ -36,12 +35,11 @@ from hf_posenc.lab.data.tokenization import train_tokenizer
 from hf_posenc.lab.reports.report import next_steps, write_report
 from hf_posenc.lab.results.aggregation import aggregate
 from hf_posenc.lab.results.rendering import TEXT_WIDTH
-from hf_posenc.lab.run.dry_run import dry_run
 from hf_posenc.lab.run.evaluation import translate_test_set
-from hf_posenc.lab.run.initialization import warn_of_untrained_distances
 from hf_posenc.lab.run.pipeline import run_system, unfinished_systems
 from hf_posenc.lab.run.prepare import prepare
-from hf_posenc.lab.run.prepared_run import PreparedRun, PreparedSystem
+from hf_posenc.lab.run.prepared_run import PreparedRun, PreparedSystem, warn_of_untrained_distances
+from hf_posenc.lab.run.train import estimate_cost
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.callbacks import ProgressBarCallback
 from hf_posenc.lab.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint
@@ -123,7 +121,7 @@ def validate_config_file(path: Path, tmp_path: Path) -> None:
     for system in experiment.systems.values():
         training_arguments(system.train, tmp_path)
     one_seed = load_experiment(path, ["seeds=[1]"])
-    table = dry_run(one_seed, processes=8)
+    table = estimate_cost(one_seed, processes=8)
     assert [row[0] for row in table.rows] == list(one_seed.systems)
     for row in (row for row in table.rows if not one_seed.systems[row[0]].segment):
         parameters, body = (int(cell.replace(",", "")) for cell in row[2:4])
@@ -134,7 +132,7 @@ def validate_config_file(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, finished: Experiment) -> None:
-    table = dry_run(load(config, "name=dry"))
+    table = estimate_cost(load(config, "name=dry"))
     assert not (config.parent / "runs" / "dry").exists()
     experiment = finished
     row = next(row for row in table.rows if row[0] == "relative")
@@ -146,7 +144,7 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, f
         "6",
         f"{6 * 4 * 41 * 2:,}",  # steps, pairs of at most 40 subwords and </s>, sides
     ]
-    assert dry_run(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
+    assert estimate_cost(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
     best = "train.load_best_model_at_end=true"
     for overrides, kept in (
         (["train.average_checkpoints=5"], "6"),
@@ -154,7 +152,7 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, f
         (["train.save_total_limit=2", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
         (["train.save_total_limit=1", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
     ):
-        assert dry_run(load(config, *overrides)).rows[1][7].startswith(f"{kept} of "), overrides
+        assert estimate_cost(load(config, *overrides)).rows[1][7].startswith(f"{kept} of "), overrides
     told = model.generation_config
     assert (told.num_beams, told.max_length, told.max_new_tokens) == (2, None, None), "its class says how long"
 

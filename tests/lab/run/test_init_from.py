@@ -13,11 +13,10 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_posenc import convert_encodings, from_marian
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate
-from hf_posenc.lab.run.initialization import initial_model, training_config
-from hf_posenc.lab.run.parallel import topological_batches
 from hf_posenc.lab.run.pipeline import run_system
 from hf_posenc.lab.run.prepare import prepare
-from hf_posenc.lab.run.prepared_run import PreparedRun
+from hf_posenc.lab.run.prepared_run import PreparedRun, initial_model, training_config
+from hf_posenc.lab.run.train import topological_batches
 
 ENCODINGS = {
     "position_encoding_type": "relative+window",

@@ -10,7 +10,7 @@ from support.experiments import TINY
 
 from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.config.settings import System
-from hf_posenc.lab.run.parallel import run_parallel, threads_per_system
+from hf_posenc.lab.run.train import run_parallel, threads_per_system
 
 
 def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> dict[str, System]:

@@ -13,10 +13,10 @@ import yaml
 from support.experiments import ONE_SYSTEM, load
 
 from hf_posenc.__main__ import main as command_line
-from hf_posenc.lab.config.section_settings import SCORING_KEYS, ScoreSettings
+from hf_posenc.lab.config.settings import SCORING_KEYS, ScoreSettings
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate
-from hf_posenc.lab.results.comparison import compare_systems
+from hf_posenc.lab.results.saved_runs import compare_systems
 from hf_posenc.lab.run import evaluation, pipeline, rescoring
 from hf_posenc.lab.run.pipeline import run_system, unfinished_systems
 from hf_posenc.lab.run.prepare import prepare

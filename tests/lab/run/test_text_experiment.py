@@ -17,9 +17,9 @@ from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate
 from hf_posenc.lab.results.saved_files import read_statistics
+from hf_posenc.lab.run.evaluation import reads, row_statistics, statistics_by_position, window_nll
 from hf_posenc.lab.run.pipeline import run_system
 from hf_posenc.lab.run.prepare import prepare
-from hf_posenc.lab.run.text_scores import reads, row_statistics, statistics_by_position, window_nll
 
 CONFIG: dict[str, Any] = {
     "data": {

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from hf_posenc.convert.encodings import NEW_WEIGHT_PREFIXES
 from hf_posenc.lab.training.arguments import training_arguments
+from hf_posenc.lab.training.distributed import materialize
 from hf_posenc.lab.training.lora import add_lora, describe_lora, merge_lora
-from hf_posenc.lab.training.sharding import materialize
 
 SYSTEMS = ["relative", "sinusoidal", "relative+window by length_ratio"]
 

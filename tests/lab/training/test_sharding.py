@@ -20,7 +20,7 @@ from support.models import ALIGNED, EVERY_ENCODING, FAST, KINDS, MIXED, REGISTER
 from support.ranks import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
 from torch import nn
 
-from hf_posenc.lab.training.sharding import materialize, shard_by_layers
+from hf_posenc.lab.training.distributed import materialize, shard_by_layers
 
 SIDES_TIED = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29}
 TIES = ({"tie_word_embeddings": True}, SIDES_TIED, SIDES_TIED | {"tie_word_embeddings": True})

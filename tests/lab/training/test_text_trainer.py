@@ -13,7 +13,7 @@ from torch import nn
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.callbacks import JsonLogger
-from hf_posenc.lab.training.text_trainer import TextBlockCollator, document_inputs
+from hf_posenc.lab.training.trainer import TextBlockCollator, document_inputs
 from hf_posenc.lab.training.training_run import train
 from hf_posenc.utils.run_folder import SystemPaths
 

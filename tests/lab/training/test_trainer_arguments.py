@@ -13,11 +13,9 @@ from transformers import Seq2SeqTrainingArguments, get_scheduler
 
 from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.config.settings import Experiment
-from hf_posenc.lab.run.dry_run import dry_run
 from hf_posenc.lab.run.prepare import prepare
-from hf_posenc.lab.training.argument_validation import FIXED_ARGUMENTS
-from hf_posenc.lab.training.arguments import DEFAULTS, training_arguments
-from hf_posenc.lab.training.optimization import OPTIMIZERS
+from hf_posenc.lab.run.train import estimate_cost
+from hf_posenc.lab.training.arguments import DEFAULTS, FIXED_ARGUMENTS, OPTIMIZERS, training_arguments
 from hf_posenc.metrics.length_buckets.scorers import GREATER_IS_BETTER, SCORERS
 
 RIGHT, SET, REFUSED = "right", "set by train.py", "refused"
@@ -167,7 +165,7 @@ def test_every_training_argument_of_this_transformers_is_classified():
     assert not new, (
         f"transformers {transformers.__version__} has arguments that nobody has looked at: {', '.join(new)}. Try each "
         "with resumption, the best model, early stopping, evaluations, token budgets, pushes, seeds, several systems; "
-        "then add it to ARGUMENTS, and to FIXED_ARGUMENTS of argument_validation.py if it breaks one of them."
+        "then add it to ARGUMENTS, and to FIXED_ARGUMENTS of arguments.py if it breaks one of them."
     )
 
 
@@ -358,7 +356,7 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing")
-@pytest.mark.parametrize("command", [prepare, dry_run])
+@pytest.mark.parametrize("command", [prepare, estimate_cost])
 @pytest.mark.parametrize(("first", "second", "sections", "message"), UNFIT)
 def test_systems_that_cannot_be_trained_as_asked_are_refused_by_a_dry_run_too(
     tmp_path, command, first, second, sections, message

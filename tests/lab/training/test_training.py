@@ -44,8 +44,7 @@ from hf_posenc.lab.run.prepared_run import PreparedRun
 from hf_posenc.lab.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.lab.training.callbacks import ProgressBarCallback
 from hf_posenc.lab.training.checkpoints import average_checkpoints
-from hf_posenc.lab.training.losses import label_smoothed_loss, validation_metrics
-from hf_posenc.lab.training.trainer import LengthTrainer
+from hf_posenc.lab.training.trainer import LengthTrainer, label_smoothed_loss, validation_metrics
 
 # Batches of a token budget
 

@@ -45,7 +45,7 @@ from ...generation.model_inputs import get_cache
 from ...generation.translate import evaluation_view
 from ...metrics.length_buckets.validation import bucket_bounds
 from ...metrics.loading import load_length_buckets
-from ..results.diagnosis_records import (
+from ..results.records import (
     CentroidMovement,
     DecodingBucket,
     DecodingDiagnosis,

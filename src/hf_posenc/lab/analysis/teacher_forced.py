@@ -48,7 +48,7 @@ from ...generation.translate import evaluation_view, validate_tokenizer
 from ...metrics.length_buckets.validation import BucketBounds, bucket_bounds
 from ..data.corpus import hash_test_set
 from ..data.lengths import stratified_sample
-from ..results.diagnosis_records import (
+from ..results.records import (
     AttentionDistance,
     AttentionEntropy,
     Diagnosis,
@@ -59,7 +59,7 @@ from ..results.diagnosis_records import (
     LossSums,
     StackDistances,
 )
-from ..training.losses import uses_target_length
+from ..training.trainer import uses_target_length
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
 
 

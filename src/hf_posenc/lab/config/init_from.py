@@ -16,7 +16,7 @@ from ...transformer.configuration_encodings import EncodingsConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ..data.readers import resolve_name_or_path
 from .composition import merge
-from .model_keys import INFERRED_FIELDS
+from .file_keys import INFERRED_FIELDS
 from .schema import Section
 from .settings import System
 

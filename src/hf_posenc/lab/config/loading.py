@@ -16,25 +16,23 @@ from pathlib import Path
 
 from ...hub.errors import validate_names
 from ...utils.command_line import register_encodings
-from ...utils.run_folder import RESERVED_FOLDERS
+from ...utils.run_folder import RESERVED_FOLDERS, validate_folder_name
 from ..data.corpus import corpus_tags, group_by_tags
 from ..data.readers import expand_home
 from ..data.segmentation import load_sentence_splitter
 from .composition import SECTIONS, merge, parse_override, read_config_file
-from .file_keys import FileKeys, SystemKeys
+from .file_keys import FileKeys, SystemKeys, validate_model
 from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_starts
-from .model_keys import validate_model
 from .schema import Section, field_types, validate_fields
-from .section_settings import VOCABULARY_KEYS, ScoreSettings
-from .settings import Experiment, Segmentation, System
-from .text_validation import validate_pairs_system, validate_text_system
+from .settings import VOCABULARY_KEYS, Experiment, ScoreSettings, Segmentation, System
 from .validation import (
     validate_data,
+    validate_pairs_system,
     validate_reference_table,
     validate_score,
     validate_segmentation,
-    validate_system_name,
     validate_test_sets,
+    validate_text_system,
     validate_unique_names,
 )
 
@@ -119,7 +117,7 @@ def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[
     validate_names(
         entry, SEGMENTED_SYSTEM_KEYS, f"systems.{name}, which has all else from the system whose inputs it segments,"
     )
-    validate_system_name(name)
+    validate_folder_name(name, "A system's name")
     if not (members := [system for system in trained if system.base_name == entry["segment"]]):
         rows = ", ".join(dict.fromkeys(system.base_name for system in trained))
         raise ValueError(
@@ -155,7 +153,7 @@ def expand_seeds(name: str, sections: Section) -> list[System]:
 
 def validate_system(name: str, base_name: str, sections: Section) -> System:
     """Build a system from its sections, with all keys and the model's config validated."""
-    validate_system_name(name)
+    validate_folder_name(name, "A system's name")
     for argument in ("output_dir", "resume_from_checkpoint"):
         if argument in sections["train"]:
             raise ValueError(f"systems.{name}: train.{argument} is the run's own; leave it out.")

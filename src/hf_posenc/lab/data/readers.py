@@ -10,7 +10,7 @@ from pathlib import Path
 from ...utils.manifest import cached_digest
 from ...utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
-# The description of a corpus, with the keys of config/corpus_keys.py.
+# The description of a corpus, with the keys of config/settings.py.
 CorpusSpec = JsonObject
 
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))

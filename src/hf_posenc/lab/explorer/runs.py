@@ -32,10 +32,9 @@ from ..data.synthetic import generate_pairs
 from ..figures.save_figures import attention_figure
 from ..figures.style import LazyFigure
 from ..reports.report_figures import report_figures
-from ..results.length_limits import TableRows
 from ..results.records import RunResults
 from ..results.saved_files import read_results
-from ..results.tables import Table, length_table
+from ..results.tables import Table, TableRows, length_table
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
 # The maximum width for sequential encodings, whose figures take a backward pass for each channel.

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..results.diagnosis_records import DecodingExample, Diagnosis, EntropyBucket, LossByPosition, LossSums
-from ..results.length_limits import TrainingLengths, validate_max_lengths
-from ..results.records import TrainingCurves
+from ..results.records import DecodingExample, Diagnosis, EntropyBucket, LossByPosition, LossSums, TrainingCurves
+from ..results.tables import TrainingLengths, validate_max_lengths
 from .score_plots import bucket_axis, draw_marks, series_offsets, shown_buckets, small_note
 from .style import (
     FONT_SIZE,

@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 from numpy.typing import ArrayLike
 
-from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
 from ..results.records import SCALES, BucketScore, ScoresByRow
-from ..results.tables import common_buckets, length_unit
+from ..results.tables import TrainingLengths, common_buckets, length_unit, min_lengths_above_one, validate_max_lengths
 from .style import (
     AMOUNT_COLORMAP,
     FONT_SIZE,

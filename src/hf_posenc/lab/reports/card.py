@@ -34,17 +34,15 @@ from ...utils.atomic_io import atomic_write
 from ...utils.manifest import verified, verify_file
 from ...utils.run_folder import RunPaths, SystemPaths
 from ...utils.text_io import JsonObject
-from ..config.section_settings import DataSettings, ScoreSettings
-from ..config.settings import System
+from ..config.settings import DataSettings, ScoreSettings, System
 from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
 from ..results.json_records import parse_file
-from ..results.length_limits import TableRows
 from ..results.records import SystemScores, TrainingSummary
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
 from ..results.saved_files import read_json_lines, validate_settings
-from ..results.tables import SCORE_FORMATS, length_table
+from ..results.tables import SCORE_FORMATS, TableRows, length_table
 from ..training.arguments import TrainingArguments, arguments_with_defaults
 from ..training.push_to_hub import push_files
 

@@ -13,14 +13,14 @@ from ...transformer.loading import read_saved_config
 from ...utils.atomic_io import atomic_write
 from ...utils.run_folder import BY_PREDICTION, ReportPaths, SystemPaths
 from ..results.aggregation import validate_comparable
-from ..results.degradation_table import degradation_table
-from ..results.length_limits import TableRows
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.rendering import render_csv, render_latex, render_markdown, render_notes, render_text
 from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
     Table,
+    TableRows,
+    degradation_table,
     is_perplexity,
     length_table,
     overview_table,

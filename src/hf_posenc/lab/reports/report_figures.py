@@ -13,10 +13,9 @@ from ..figures.diagnostics_plots import (
 )
 from ..figures.score_plots import bleu_by_length_figure, perplexity_figure, ranking_by_test_set_figure, ranking_figure
 from ..figures.style import LazyFigure
-from ..results.length_limits import TableRows, TrainingLengths
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
-from ..results.tables import is_perplexity
+from ..results.tables import TableRows, TrainingLengths, is_perplexity
 
 # With more rows, crossing lines of a figure cannot be distinguished.
 MAX_CROSSING_ROWS = 12

@@ -15,11 +15,11 @@ from ...utils.manifest import verified
 from ...utils.run_folder import SystemPaths
 from ..config.settings import Experiment, ReferenceTable, System
 from ..data.tokenization import ExperimentTokenizer, load_experiment_tokenizer
-from .diagnosis_records import Diagnosis
 from .json_records import read_record
 from .records import (
     BucketScore,
     Comparison,
+    Diagnosis,
     PublishedTable,
     RunResults,
     SystemResult,

@@ -12,8 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 
-from .length_limits import TableRows
-from .tables import Table, available_scores, bucket_p_values
+from .tables import Table, TableRows, available_scores, bucket_p_values
 
 JOINERS = "\u200c\u200d"
 NUMBER = re.compile(r"-?[\d.]+")  # the score at the beginning of a cell

@@ -1,26 +1,115 @@
 """Tables of scores: pure functions from saved results to rows of text.
 
-`TableRows` has the scores of each row on each test set. A table compares rows on one test set. Rows with different
-pairs in a length bucket are refused.
+`TableRows` has the scores of each row on each test set, the shortest and longest training lengths in subwords, and
+p-values. A table compares rows on one test set. Rows with different pairs in a length bucket are refused.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import mean
+from typing import TypedDict
 
-from .length_limits import TableRows
 from .records import (
     BucketPValues,
     BucketScore,
     Comparison,
+    LengthScores,
     PublishedScore,
     PublishedTable,
+    RunResults,
     ScoredTestSet,
     ScoresByRow,
     SystemResult,
 )
+from .significance import mean_over_seeds
+
+TrainingLengths = Mapping[str, int | None]
+
+
+class TrainingLengthsByRow(TypedDict):
+    """The longest and the shortest training length of each row, as tables and figures take them."""
+
+    max_training_lengths: TrainingLengths
+    min_training_lengths: TrainingLengths
+
+
+def training_lengths_by_row(systems: Mapping[str, SystemResult]) -> TrainingLengthsByRow:
+    return {
+        "max_training_lengths": {system.row: system.max_length for system in systems.values()},
+        "min_training_lengths": {system.row: system.min_length for system in systems.values()},
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """The rows of tables and figures: scores by row and test set, training lengths and comparisons.
+
+    Training lengths are in subwords, None for no limit. Without `max_lengths` tables have no column for them.
+    `comparisons` has, for each test set, the p-values of each row against the `baseline`.
+    """
+
+    scores: ScoresByRow
+    max_lengths: TrainingLengths | None = None
+    min_lengths: TrainingLengths | None = None
+    baseline: str | None = None
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, results: RunResults) -> "TableRows":
+        """The rows of a run, each the mean over its seeds."""
+        lengths = training_lengths_by_row(results.systems)
+        scores_by_system = {name: system.tests for name, system in results.systems.items()}
+        return cls(
+            scores=mean_over_seeds(scores_by_system, results.row_by_system),
+            max_lengths=lengths["max_training_lengths"],
+            min_lengths=lengths["min_training_lengths"],
+            baseline=results.baseline,
+            comparisons=results.comparisons,
+        )
+
+    def described_lengths(self) -> dict[str, str]:
+        """Each row's training lengths in words, for a column headed "trained to"."""
+        return describe_training_lengths(self.scores, self.max_lengths or {}, self.min_lengths)
+
+
+def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:
+    """Each system's maximum training length, None without a limit."""
+    max_lengths = {}
+    for system in systems:
+        if system not in max_training_lengths:
+            raise ValueError(
+                f"max_training_lengths must have every system; {system!r} is not in it; "
+                "add its longest training length in subwords, or None if it had no limit"
+            )
+        max_lengths[system] = max_length = max_training_lengths[system]
+        if max_length is not None and max_length <= 0:
+            raise ValueError(f"a training limit must be positive; {system!r} has {max_length}; write None for no limit")
+    return max_lengths
+
+
+def min_lengths_above_one(
+    systems: Iterable[str], min_training_lengths: TrainingLengths | None
+) -> dict[str, int | None]:
+    """Each system's minimum training length, None for 1 or no minimum."""
+    min_lengths = {system: (min_training_lengths or {}).get(system) for system in systems}
+    return {system: min_length if min_length and min_length > 1 else None for system, min_length in min_lengths.items()}
+
+
+def describe_training_lengths(
+    systems: Iterable[str], max_training_lengths: TrainingLengths, min_training_lengths: TrainingLengths | None
+) -> dict[str, str]:
+    """Each system's training lengths in words, for a column headed "trained to"."""
+    max_lengths = validate_max_lengths(systems, max_training_lengths)
+    upper_bounds = {
+        system: "no limit" if max_length is None else str(max_length) for system, max_length in max_lengths.items()
+    }
+    min_lengths = min_lengths_above_one(max_lengths, min_training_lengths)
+    return {
+        system: upper_bound if min_lengths[system] is None else f"{upper_bound}, from {min_lengths[system]}"
+        for system, upper_bound in upper_bounds.items()
+    }
+
 
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
 
@@ -314,3 +403,95 @@ def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]
 
 def describe_sizes(sizes: list[tuple[str, float]]) -> str:
     return ", ".join(f"{label} n={n}" for label, n in sizes)
+
+
+BLEU_LOST_FORMAT: list[ScoreFormat] = [("bleu_lost", "BLEU", "z.1f")]  # z: no degradation is 0.0, not -0.0
+DEGRADATION_CAPTION = "BLEU lost from the last length bucket inside a training length to the first beyond it"
+DEGRADATION_LEGEND = (
+    "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
+    "ended, or began; what a row loses there that was trained further, or splits its inputs, is what such inputs are "
+    "harder by; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds "
+    "where there are several"
+)
+
+
+def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
+    """One row per row of the other tables, one column per test set and training limit of any row, lower limits first.
+    None if no test set has inputs on both sides of a limit, or if BLEU is not computed."""
+    first, *_ = systems.values()
+    lengths = training_lengths_by_row(systems)
+    columns = degradation_columns(first.tests, lengths)
+    if not columns or "bleu" not in first.tests[columns[0][0]].overall.values:
+        return None
+    headers, rows = ["system", "trained to"], []
+    for test, *places in columns:
+        buckets = [first.tests[test].buckets[place] for place in places]
+        headers.append(f"{test} {' → '.join(f'{bucket.label} n={bucket.n}' for bucket in buckets)}")
+    degradations = {
+        name: {
+            "falls": LengthScores(
+                overall=next(iter(system.tests.values())).overall,
+                buckets=tuple(degradation(system.tests[test].buckets, *places) for test, *places in columns),
+            )
+        }
+        for name, system in systems.items()
+    }
+    tests_by_row = mean_over_seeds(degradations, {name: system.row for name, system in systems.items()})
+    training_lengths = describe_training_lengths(tests_by_row, **lengths)
+    for row, tests in tests_by_row.items():
+        cells = (format_cell(bucket, BLEU_LOST_FORMAT, {}) for bucket in tests["falls"].buckets)
+        rows.append([describe_system(row, tests["falls"].overall), training_lengths[row], *cells])
+    notes = range_notes(bucket for tests in tests_by_row.values() for bucket in tests["falls"].buckets)
+    return Table(headers, rows, DEGRADATION_CAPTION, tuple(notes), details=DEGRADATION_LEGEND)
+
+
+def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLengthsByRow) -> list[tuple[str, int, int]]:
+    """Each column's test set, and the indices of the buckets before and after its arrow."""
+    limits, starts = (
+        sorted({length for length in by_row.values() if length is not None})
+        for by_row in (lengths["max_training_lengths"], lengths["min_training_lengths"])
+    )
+    columns = []
+    for test, result in tests.items():
+        pairs = [buckets_around_minimum(start, result.buckets) for start in starts]
+        pairs += [buckets_around_maximum(limit, result.buckets) for limit in limits]
+        columns += [(test, *pair) for pair in pairs if pair is not None]
+    return list(dict.fromkeys(columns))
+
+
+def buckets_around_maximum(max_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
+    """The indices of the last bucket with pairs within the limit and of the first one beyond it."""
+    within = [
+        place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high <= max_length
+    ]
+    beyond = [place for place, bucket in nonempty_buckets(buckets) if bucket.low > max_length]
+    return (within[-1], beyond[0]) if within and beyond else None
+
+
+def buckets_around_minimum(min_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
+    """The indices of the first bucket with pairs from the shortest training length on, and of the last one below it."""
+    within = [place for place, bucket in nonempty_buckets(buckets) if bucket.low >= min_length]
+    below = [
+        place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high < min_length
+    ]
+    return (within[0], below[-1]) if within and below else None
+
+
+def nonempty_buckets(buckets: Sequence[BucketScore]) -> list[tuple[int, BucketScore]]:
+    """The buckets that have pairs, with their indices."""
+    return [(place, bucket) for place, bucket in enumerate(buckets) if bucket.n]
+
+
+def degradation(buckets: Sequence[BucketScore], within: int, beyond: int) -> BucketScore:
+    """The second bucket with the degradation from the first in place of its scores."""
+    before, behind = buckets[within], buckets[beyond]
+    values: dict[str, float | None] = {"bleu_lost": difference(before.score("bleu"), behind.score("bleu"))}
+    half_widths = [before.half_width("bleu"), behind.half_width("bleu")]
+    known_widths = [half_width for half_width in half_widths if half_width is not None]
+    if len(known_widths) == 2:
+        values["bleu_lost_ci"] = math.hypot(*known_widths)
+    return replace(behind, values=values)
+
+
+def difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first - second

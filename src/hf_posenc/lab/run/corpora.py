@@ -13,8 +13,7 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 from ...utils.atomic_io import short_hash
 from ...utils.manifest import save_folder, verified
 from ...utils.run_folder import RunPaths
-from ..config.section_settings import DataSettings
-from ..config.settings import Segmentation
+from ..config.settings import DataSettings, ScoreSettings, Segmentation
 from ..data.corpus import (
     PROGRESS_BAR_MIN_PAIRS,
     TagPair,
@@ -26,6 +25,7 @@ from ..data.corpus import (
     prepend_tags,
     progress_bars,
 )
+from ..data.lengths import stratified_sample
 from ..data.plain_text import load_blocks
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
@@ -134,6 +134,11 @@ def read_pairs(settings: DataSettings, corpus_spec: CorpusSpec, separator: str =
 
 def languages(settings: DataSettings) -> dict[str, str]:
     return {"source_language": settings.source_language, "target_language": settings.target_language}
+
+
+def sampled_pairs(pairs: Dataset, score: ScoreSettings) -> Dataset:
+    """At most `max_per_bucket` pairs of each length bucket, which are scored; all pairs if that is not set."""
+    return stratified_sample(pairs, score.bucket_edges, score.max_per_bucket) if score.max_per_bucket else pairs
 
 
 def save_pairs(folder: Path, pairs: Dataset) -> None:

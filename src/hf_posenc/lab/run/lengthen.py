@@ -5,27 +5,35 @@ The command writes an ordinary config file, `lengthen.yaml` in the run folder, a
     before       the model as it is
     segmented    the same model, sentence by sentence: an upper bound for documents
     lengthened   local attention and an alignment in place of its encodings, fine-tuned on pairs and concatenated pairs
+
+An audit of concatenated test sentences says what each system drops, repeats, moves and invents.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...convert.checkpoints import load_any_config
 from ...convert.folders import language_token
 from ...hub.errors import validate_names
+from ...metrics.loading import load_translation_audit
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.atomic_io import atomic_write
+from ...utils.run_folder import ReportPaths
 from ..config.composition import merge, parse_override
 from ..config.loading import parse_experiment
 from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
+from ..reports.audit import count_rows
 from ..reports.report import write_report
 from ..results.aggregation import aggregate
-from .document_audit import write_audit
+from ..results.saved_files import read_translations
+from .corpora import sampled_pairs
 from .pipeline import run_system
 from .prepare import prepare
-from .prepared_run import PreparedRun
+from .prepared_run import PreparedRun, PreparedTestSet
 from .shared_tokenizer import load_pretrained_tokenizer
 
 CONFIG_FILE = "lengthen.yaml"
@@ -158,3 +166,59 @@ def corpus_files(files: Sequence[str]) -> list[str] | str:
         )
     names = [absolute_if_local(file) for file in files]
     return names if len(names) == 2 else names[0]
+
+
+MIN_SENTENCES = 5  # of a source; shorter ones are no documents
+Audits = dict[str, dict[str, dict[str, Any]]]  # by test set and system
+
+
+def audit_documents(run: PreparedRun) -> Audits:
+    """The audit of each test set of MIN_SENTENCES or more concatenated sentences, for each system of a scored run."""
+    audits: Audits = {}
+    for system in run:
+        for name, test_set in system.test_sets.items():
+            if test_set.num_concatenated >= MIN_SENTENCES:
+                sources, references = gold_documents(test_set)
+                translations = read_translations(system.paths.translation(name), len(sources))
+                result = load_translation_audit().compute(
+                    predictions=list(translations.texts), sources=sources, references=references
+                )
+                assert result is not None  # in the first process, the only one here
+                audits.setdefault(name, {})[system.name] = result
+    return audits
+
+
+def gold_documents(test_set: PreparedTestSet) -> tuple[list[list[str]], list[list[str]]]:
+    """The source and reference sentences of each scored pair of a concatenated test set, without sentence pairs that
+    have an empty side: a sentence without a counterpart cannot be audited."""
+    sources, references = test_set.corpora.gold_segments(test_set.name, test_set.corpus_spec, test_set.num_concatenated)
+    numbered = test_set.all_pairs.add_column("row", list(range(len(sources))))
+    rows = sampled_pairs(numbered, test_set.settings.score)["row"]
+    documents = [whole_pairs(sources[row], references[row]) for row in rows]
+    return [source for source, _ in documents], [reference for _, reference in documents]
+
+
+def whole_pairs(sources: list[str], references: list[str]) -> tuple[list[str], list[str]]:
+    """The texts of both sides whose counterparts, by position, have text too."""
+    pairs = [pair for pair in zip(sources, references, strict=True) if all(text.strip() for text in pair)]
+    return [source for source, _ in pairs], [reference for _, reference in pairs]
+
+
+def write_audit(run: PreparedRun) -> str:
+    """Audit a scored run, write audit.json and a table for each test set, and return the tables in Markdown.
+
+    Empty, and nothing is written, if no test set has documents.
+    """
+    paths, texts = ReportPaths(run.experiment.tables_folder), []
+    audits = audit_documents(run)
+    for name, results in audits.items():
+        lines = count_rows([{"label": system, **result["all"]} for system, result in results.items()])
+        table = "\n".join(lines) + "\n"
+        atomic_write(paths.table(f"audit-{name}", "md"), table)
+        num_documents = next(iter(results.values()))["all"]["documents"]
+        texts.append(
+            f"What is dropped, repeated, moved and invented in the {num_documents} documents of {name}:\n\n{table}"
+        )
+    if audits:
+        atomic_write(paths.audit, json.dumps(audits, ensure_ascii=False, indent=1) + "\n")
+    return "\n".join(texts)

@@ -31,11 +31,9 @@ from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
 from ..training.training_run import TrainingOutcome, train
-from .evaluation import score_test_set, translate_test_set
-from .initialization import initial_model, training_config
-from .prepared_run import PreparedRun, PreparedSystem
+from .evaluation import score_test_set, score_texts, translate_test_set
+from .prepared_run import PreparedRun, PreparedSystem, initial_model, training_config
 from .rescoring import save_score_settings
-from .text_scores import score_texts
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
 MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # below this number, starting processes takes longer than TER

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...metrics.loading import load_length_buckets
 from ...utils.atomic_io import exclusive_lock
 from ...utils.manifest import verified, write_file
 from ...utils.run_folder import RunPaths, SystemPaths
 from ..config.schema import validate_fields
-from ..config.section_settings import ScoreSettings
-from ..config.settings import Experiment, ReferenceTable, System
+from ..config.settings import Experiment, ReferenceTable, ScoreSettings, System
 from ..config.validation import validate_score
 from ..config.yaml_io import dump_yaml, read_yaml
 from ..reports.card import write_card
@@ -26,8 +24,8 @@ from ..results.aggregation import bucket_scores, scores_by_length
 from ..results.json_records import read_record, write_record
 from ..results.records import RunResults, ScoredTestSet, SystemScores
 from ..results.saved_files import read_results, read_statistics, read_translations, write_statistics
-from .saved_test_sets import SavedTestSet, read_test_set, saved_settings
-from .text_scores import ALL
+from .evaluation import ALL, compute_metrics
+from .saved_test_sets import SavedTestSet, read_test_set
 
 
 def score_run(folder: Path, changes: Mapping[str, Any], metrics: Sequence[str] = ()) -> Experiment:
@@ -59,7 +57,9 @@ def score_run(folder: Path, changes: Mapping[str, Any], metrics: Sequence[str] =
 def saved_experiment(folder: Path, results: RunResults) -> Experiment:
     """A finished run as an experiment: the systems of its results.json with their saved settings."""
     folder = folder.resolve()
-    systems = {name: saved_settings(RunPaths(folder), name, result.row)[0] for name, result in results.systems.items()}
+    systems = {}
+    for name, result in results.systems.items():
+        systems[name], _ = System.read_saved(RunPaths(folder).system(name).settings, name, result.row)
     published = results.reference_table
     table = None
     if published is not None:
@@ -124,18 +124,9 @@ def scored_again(paths: SystemPaths, system: System, test_set: SavedTestSet, sav
     statistics = read_statistics(path)
     signatures = dict(saved.signatures or {})
     if missing := [metric for metric in score.metrics if metric not in statistics]:
-        metric = load_length_buckets()
-        result: Any = metric.compute(
-            predictions=list(read_translations(paths.translation(test_set.name), len(test_set.pairs)).texts),
-            references=[row[system.data.target_language] for row in test_set.pairs["translation"]],
-            source_lengths=list(test_set.pairs["source_length"]),
-            metrics=missing,
-            bootstrap=score.bootstrap_samples,  # stands in the signatures
-            bleu_tokenize=score.bleu_tokenize,
-            bertscore_model=score.bertscore_name_or_path,
-            bertscore_layers=score.bertscore_num_layers,
-            num_proc=os.cpu_count() or 1,
-        )
+        translations = read_translations(paths.translation(test_set.name), len(test_set.pairs))
+        language, num_proc = system.data.target_language, os.cpu_count() or 1
+        metric, result = compute_metrics(translations, test_set.pairs, language, score, missing, num_proc=num_proc)
         statistics |= metric.statistics
         signatures |= result["signatures"]
         write_statistics(path, statistics)

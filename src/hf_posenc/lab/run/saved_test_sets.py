@@ -9,16 +9,13 @@ from itertools import groupby
 
 from datasets import Dataset
 
-from ...utils.manifest import verified
 from ...utils.run_folder import RunPaths
 from ...utils.text_io import read_lines
 from ..config.settings import System
-from ..config.yaml_io import read_yaml
 from ..data.corpus import group_by_min_words, hash_test_set, load_pairs
-from ..data.lengths import stratified_sample
 from ..data.readers import absolute_path, corpus_file_hashes
 from ..results.records import RunResults
-from .corpora import languages, load_saved_pairs
+from .corpora import languages, load_saved_pairs, sampled_pairs
 
 
 @dataclass(frozen=True)
@@ -35,36 +32,22 @@ class SavedTestSet:
     pairs: Dataset
 
 
-def saved_settings(paths: RunPaths, system: str, row: str) -> tuple[System, dict[str, str]]:
-    """The settings of a system as its folder records them, and the hash of each file that it reads."""
-    path = paths.system(system).settings
-    with verified(path):
-        saved = read_yaml(path, "The settings of a run")
-        return System.from_saved(system, row, saved), saved.get("files", {})
-
-
 def read_test_set(paths: RunPaths, results: RunResults, system: str, test: str) -> SavedTestSet:
     """The pairs of a test set that have the saved hash, from the run's `data` folder."""
     result = results.systems[system]
-    settings, files = saved_settings(paths, system, result.row)
+    settings, saved = System.read_saved(paths.system(system).settings, system, result.row)
     expected = result.tests[test].test_set_sha256
     pattern = re.compile(re.escape(paths.test_set(test, "").name) + "[0-9a-f]+")
     folders = sorted(folder for folder in paths.data.glob("*") if pattern.fullmatch(folder.name))
     for folder in folders:
         all_pairs = load_saved_pairs(folder)
-        pairs = sampled_pairs(all_pairs, settings)
+        pairs = sampled_pairs(all_pairs, settings.score)
         if hash_test_set(pairs) == expected:
-            return SavedTestSet(test, settings, files, all_pairs, pairs)
+            return SavedTestSet(test, settings, saved.get("files", {}), all_pairs, pairs)
     raise ValueError(
         f"The pairs of {test} must have the hash {expected[:12]}, with which {system} was scored, but {paths.data} has "
         f"{len(folders)} data sets of that name and none with it; restore the folder, or run train.py CONFIG again."
     )
-
-
-def sampled_pairs(pairs: Dataset, settings: System) -> Dataset:
-    """At most `max_per_bucket` pairs of each length bucket, as they were translated."""
-    score = settings.score
-    return stratified_sample(pairs, score.bucket_edges, score.max_per_bucket) if score.max_per_bucket else pairs
 
 
 def document_labels(test_set: SavedTestSet, data_dir: str | None) -> list[str]:
@@ -90,4 +73,4 @@ def document_labels(test_set: SavedTestSet, data_dir: str | None) -> list[str]:
         texts = (row for _, row in named_rows)
         groups = group_by_min_words(texts, corpus_spec["min_words"], settings.data.source_language)
         labels += [document] * sum(1 for _ in groups)
-    return list(sampled_pairs(test_set.all_pairs.add_column("unit", labels), settings)["unit"])
+    return list(sampled_pairs(test_set.all_pairs.add_column("unit", labels), settings.score)["unit"])

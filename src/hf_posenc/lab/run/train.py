@@ -1,27 +1,40 @@
-"""The command `train`: the systems of a config file are trained, scored by source length and compared."""
+"""The command `train`: the systems of a config file are trained, scored by source length and compared.
+
+A dry run prints the cost of each system: parameters, steps, tokens and disk. It reads no data and writes nothing.
+Systems can run in parallel, each in its own process with an equal number of CPU cores.
+"""
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from graphlib import TopologicalSorter
+from math import ceil, prod
+from queue import SimpleQueue
+from types import FrameType
+from typing import cast
 
 import datasets
 import torch
 import transformers
 
+from ...encodings.base import StackSpec
 from ...hub.version import untested_transformers_warning
 from ...utils.atomic_io import explain_full_disk
-from ...utils.worker_processes import watched_command
+from ...utils.worker_processes import sigint_blocked, watched_command
 from ..config.loading import load_experiment
-from ..config.settings import Experiment
+from ..config.settings import Experiment, Segmentation, System
 from ..reports.report import is_text_results, next_steps, write_report
 from ..results.aggregation import aggregate
 from ..results.rendering import render_text
+from ..results.tables import Table
+from ..training.arguments import arguments_with_defaults
 from ..training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
-from .dry_run import dry_run as estimate_cost
-from .parallel import run_parallel, threads_per_system
 from .pipeline import run_system, unfinished_systems
-from .prepare import prepare
-from .prepared_run import PreparedRun
+from .prepare import prepare, validated_arguments
+from .prepared_run import PreparedRun, build_meta_model
 from .samples import write_samples
 
 
@@ -82,3 +95,160 @@ def run(experiment: Experiment, arguments: Sequence[str], system: str | None, pr
         if not is_text_results(results.systems):
             print(f"{write_samples(experiment.folder, results, experiment.tables_folder)}\n")
         print(next_steps(results, experiment.folder, experiment.tables_folder))
+
+
+EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
+ADAM_MOMENTS = 2  # values that Adam stores for each parameter
+
+
+def estimate_cost(experiment: Experiment, processes: int = 1) -> Table:
+    """The table of costs, with one row for each system."""
+    systems = experiment.systems.values()
+    arguments = validated_arguments(systems, experiment.paths)
+    limits = [args.save_total_limit for args in arguments.values()]
+    rows = [
+        [system.name, *(untrained_costs(system.segment) if system.segment else system_costs(system, processes, limit))]
+        for system, limit in zip(systems, limits, strict=True)
+    ]
+    headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
+    trainings = sum(not system.segment for system in systems)
+    legend = (
+        f"{experiment.folder}: {trainings} trainings; the body is all but embeddings and output projection; tokens of "
+        f"both sides, padding included, in {processes} process{'es' if processes > 1 else ''}; the model in float32, "
+        "checkpoints with the optimiser's state; a tokenizer that is adopted is taken to have data.vocab_size subwords"
+    )
+    return Table(headers, rows, legend)
+
+
+def system_costs(system: System, processes: int, limit: int | None) -> list[str]:
+    """The cells of a system's row after its name. `limit` is the number of checkpoints to keep, None for all."""
+    model = build_meta_model(system)
+    unique_parameters = dict(model.named_parameters())  # tied parameters are counted once
+    total = sum(prod(parameter.shape) for parameter in unique_parameters.values())
+    body = sum(
+        prod(parameter.shape)
+        for name, parameter in unique_parameters.items()
+        if not any(key in name for key in EMBEDDING_PARAMETERS)
+    )
+    arguments = arguments_with_defaults(system.train)
+    steps = arguments["max_steps"] if arguments["max_steps"] >= 0 else None
+    batch = arguments["tokens_per_batch"]
+    if batch is None and system.data.max_length:
+        batch = arguments["per_device_train_batch_size"] * (system.data.max_length + (not system.data.is_text))
+    sides = 1 if system.data.is_text else 2
+    tokens = (
+        f"{sides * steps * batch * arguments['gradient_accumulation_steps'] * processes:,}"
+        if steps is not None and batch
+        else "unknown"
+    )
+    kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as in the Trainer
+    stacks = cast(Sequence[StackSpec], model.config.sides)
+    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in stacks]
+    return [
+        " / ".join(dict.fromkeys(encodings)) or model.config.model_type,
+        f"{total:,}",
+        f"{body:,}",
+        f"{steps:,}" if steps is not None else f"{arguments['num_train_epochs']:g} epochs",
+        tokens,
+        format_megabytes(4 * total),
+        f"{kept} of {format_megabytes(4 * total * (1 + ADAM_MOMENTS))}",
+    ]
+
+
+def untrained_costs(segment: Segmentation) -> list[str]:
+    """The cells of a system that trains no model."""
+    return [f"{segment.system}'s, by {segment} segments", *["-"] * 6]
+
+
+def format_megabytes(number: int) -> str:
+    return f"{ceil(number / 1e6):,} MB"
+
+
+SIGKILL_EXIT_CODE = -9  # exit code of a process killed by SIGKILL
+
+
+def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel: int, num_threads: int) -> None:
+    """Run each system in its own process, `num_parallel` at a time, each with `num_threads` threads.
+
+    `command` runs this config. The system's name and the line of its progress bar are appended to it. If a system
+    fails, the others still finish. SIGTERM and SIGINT are passed to the running processes as SIGTERM, and no further
+    process is started. The standard input of each process is a pipe that closes when this process ends, which
+    `watched_command` watches.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
+    free_positions: SimpleQueue[int] = SimpleQueue()
+    for position in range(num_parallel):
+        free_positions.put(position)
+    running: list[subprocess.Popen] = []
+    exit_codes: dict[str, int] = {}
+    received_signals: list[int] = []
+
+    def run(name: str) -> int:
+        position = free_positions.get()
+        try:
+            if received_signals:
+                return 1
+            system_command = [*command, "--system", name, "--progress-position", str(position)]
+            with sigint_blocked():  # Ctrl-C reaches all processes of a terminal, and only this one answers
+                process = subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE)
+            with process:
+                running.append(process)
+                if received_signals:  # a signal came while the process was started
+                    process.terminate()
+                return process.wait()
+        finally:
+            free_positions.put(position)
+
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        received_signals.append(number)
+        for process in running:
+            process.terminate()
+
+    previous_handlers = {number: signal.signal(number, forward_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with ThreadPoolExecutor(num_parallel) as pool:
+            for batch in topological_batches(systems):
+                exit_codes |= zip(batch, pool.map(run, batch), strict=True)
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
+    raise_on_failure(exit_codes, received_signals)
+
+
+def raise_on_failure(exit_codes: Mapping[str, int], received_signals: Sequence[int]) -> None:
+    """Raise a SystemExit with the names of the failed systems and the reason. `received_signals` are the signals that
+    were passed on."""
+    failed = [name for name, code in exit_codes.items() if code != 0]
+    killed = [name for name, code in exit_codes.items() if code == SIGKILL_EXIT_CODE]
+    if not failed:
+        return
+    reason = "SIGKILL" if killed == failed else "An error, printed above,"
+    reason = signal.Signals(received_signals[0]).name if received_signals else reason
+    hint = f" {', '.join(killed)}: killed, likely because memory ran out; lower `num_parallel`." if killed else ""
+    raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.{hint}")
+
+
+def threads_per_system(systems: Iterable[System], num_parallel: int) -> int:
+    """The number of threads of each system of a config.
+
+    Floating-point sums depend on the number of threads. Therefore it depends only on the config and the machine, and a
+    resumed system computes the same bits.
+    """
+    widest = max(len(batch) for batch in topological_batches(systems))
+    return max(1, (os.cpu_count() or 1) // min(num_parallel, widest))
+
+
+def topological_batches(systems: Iterable[System]) -> Iterator[tuple[str, ...]]:
+    """The names of the systems in batches. A system comes after the system whose model it needs, if that is in
+    `systems`."""
+    by_name = {system.name: system for system in systems}
+    graph = TopologicalSorter[str]()
+    for name, system in by_name.items():
+        graph.add(name)
+        if system.dependency is not None and system.dependency.name in by_name:
+            graph.add(name, system.dependency.name)
+    graph.prepare()
+    while graph.is_active():
+        batch = graph.get_ready()
+        yield batch
+        graph.done(*batch)

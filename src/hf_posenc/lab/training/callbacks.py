@@ -13,6 +13,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl,
 
 from ...utils.atomic_io import atomic_write
 from ...utils.manifest import explain_read_errors, remove_from_manifest
+from ...utils.text_io import json_line
 from .arguments import TrainingArguments
 
 LogLine = dict[str, float]  # the Trainer's log at a step, with the seconds
@@ -133,10 +134,6 @@ class JsonLogger(TrainerCallback):
         with explain_read_errors(self.path):
             text = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
             return [json.loads(line) for line in text.splitlines()]
-
-
-def json_line(content: LogLine) -> str:
-    return json.dumps(content) + "\n"
 
 
 class EvaluateNTimesPerEpoch(TrainerCallback):

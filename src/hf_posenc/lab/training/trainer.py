@@ -1,37 +1,57 @@
-"""A Seq2SeqTrainer for training by length.
+"""Seq2SeqTrainers for training by length: of encoder-decoders, and of decoder-only models on pairs and on plain text.
 
-It adds token-budget batches, perplexity and BLEU of the validation set, tokens per second and padding in the log, and a
-stop at a diverged loss. It overrides private methods of transformers' Trainer where no public hook exists. Each says
-why, and tests run on the oldest and the newest supported transformers.
+They add token-budget batches, perplexity and BLEU of the validation set, tokens per second and padding in the log, and
+a stop at a diverged loss. LengthTrainer overrides private methods of transformers' Trainer where no public hook exists.
+Each says why, and tests run on the oldest and the newest supported transformers.
+
+A decoder-only model reads a pair as one sequence, and its loss is that of the target:
+
+    source </s> target </s>
+
+A source and its target follow each other as tokenized, so that a source with its `</s>` is the prompt at test time
+(generation/translate.py).
+
+Several documents can follow each other in a block of plain text. No token attends to another document: positions begin
+again at each `<s>`, and the attention mask is block-diagonal. The losses of a document are therefore those of the
+document in a row of its own.
 """
 
 import math
+import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from datasets import Dataset
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import PreTrainedModel, PrinterCallback, Seq2SeqTrainer
+from transformers import (
+    BatchEncoding,
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Seq2SeqTrainer,
+)
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
-from ...generation.translate import validate_tokenizer
+from ...alignments.base import Alignment
+from ...encodings.positions import document_mask
+from ...generation.translate import max_continuation_lengths, validate_tokenizer
 from ...transformer.encoder_decoder import ConditionalGeneration
 from ..data.lengths import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler, lengths
 from .arguments import TrainingArguments
-from .checkpoints import (
-    delete_old_checkpoints,
-    last_intact_checkpoint,
-)
-from .distributed import any_rank, explain_out_of_memory
-from .losses import label_smoothed_loss, uses_target_length
+from .checkpoints import delete_old_checkpoints, last_intact_checkpoint
+from .distributed import any_rank, explain_out_of_memory, materialize, shard_by_layers, validate_fsdp_arguments
 from .push_to_hub import push_checkpoint
-from .sharding import materialize, shard_by_layers, validate_fsdp_arguments
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
@@ -71,7 +91,7 @@ class LengthTrainer(Seq2SeqTrainer):
             validate_fsdp_arguments(args)
             shard_by_layers(model, self.accelerator.state.fsdp_plugin)
 
-    # What depends on the architecture: an encoder-decoder here, a decoder-only model in prompted_trainer.py.
+    # What depends on the architecture: an encoder-decoder here, a decoder-only model in the trainers below.
 
     def predicted_labels(self, labels: Tensor) -> Tensor:
         """The labels (B, T) at the tokens whose logits predict them."""
@@ -268,3 +288,145 @@ class LengthTrainer(Seq2SeqTrainer):
             self.token_counts.zero_()
             self.counting_since = time.monotonic()
         super().log(logs, start_time)
+
+
+class PromptedPairCollator:
+    """Joins the `input_ids` and `labels` of each pair into one sequence, with padding on the right.
+
+    A batch has `input_ids`, `attention_mask` and `labels` (B, T), where labels are -100 at the source and at padding.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.pad = DataCollatorForSeq2Seq(tokenizer)
+
+    def __call__(self, pairs: list[dict[str, list[int]]]) -> BatchEncoding:
+        rows = []
+        for pair in pairs:
+            source, target = list(pair["input_ids"]), list(pair["labels"])
+            rows.append({"input_ids": source + target, "labels": [-100] * len(source) + target})
+        batch: BatchEncoding = self.pad(rows)
+        return batch
+
+
+class PromptedTrainer(LengthTrainer):
+    """LengthTrainer for a decoder-only model and the batches of a PromptedPairCollator.
+
+    `tokens_per_batch` limits the tokens of whole sequences, source and target together.
+    """
+
+    def predicted_labels(self, labels: Tensor) -> Tensor:
+        return next_token_labels(labels)
+
+    def count_tokens(self, inputs: dict[str, Tensor]) -> tuple[Tensor, int]:
+        mask = inputs["attention_mask"]
+        return mask.sum(), mask.numel()
+
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        both = lengths(pairs, "source") + lengths(pairs, "target") + 2 * num_special_tokens
+        return both, both
+
+    def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
+        is_source_BT = (inputs["attention_mask"] != 0) & (inputs["labels"] == -100)
+        sources = [ids[is_source].tolist() for ids, is_source in zip(inputs["input_ids"], is_source_BT, strict=True)]
+        prompts = self.processing_class.pad({"input_ids": sources}, padding_side="left", return_tensors="pt")
+        prompts = prompts.to(inputs["input_ids"].device)
+        width = prompts["input_ids"].shape[1]
+        limit = self.args.generation_max_length or max(max_continuation_lengths(self.model.config, sources)) + 1
+        limit = min(limit, (self.model.config.max_sequence_length or sys.maxsize) - width)
+        sequences: Tensor = self.model.generate(
+            **prompts, num_beams=self.args.generation_num_beams or 1, max_new_tokens=limit, do_sample=False
+        )
+        return sequences[:, width:]
+
+
+class TextBlockCollator:
+    """Batches of blocks of one length, with `input_ids` and `labels` (B, T), and labels already at the tokens before.
+
+    `shift_labels` are the same: the name by which models read such labels. Batches in which a document begins after the
+    first token have `position_ids` (B, T) and a Boolean `attention_mask` (B, 1, T, T). Other batches have neither,
+    because causal attention without a mask takes less time.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.bos_token_id = tokenizer.bos_token_id
+
+    def __call__(self, blocks: list[dict[str, list[int]]]) -> BatchEncoding:
+        ids_BT = torch.tensor([block["input_ids"] for block in blocks])
+        labels_BT = torch.tensor([block["labels"] for block in blocks])
+        batch = {"input_ids": ids_BT, "labels": labels_BT, "shift_labels": labels_BT}
+        starts_BT = ids_BT == self.bos_token_id
+        if starts_BT[:, 1:].any():
+            batch |= document_inputs(starts_BT)
+        return BatchEncoding(batch)
+
+
+def document_inputs(starts_BT: Tensor) -> dict[str, Tensor]:
+    """Positions (B, T) that begin again at each start, and a causal mask (B, 1, T, T) that no document crosses."""
+    index_T = torch.arange(starts_BT.shape[1])
+    start_BT = torch.where(starts_BT, index_T, 0).cummax(1).values
+    return {"position_ids": index_T - start_BT, "attention_mask": document_mask(starts_BT)}
+
+
+class TextTrainer(LengthTrainer):
+    """LengthTrainer for a decoder-only model and the batches of a TextBlockCollator, which have no padding.
+
+    `tokens_per_batch` limits the tokens of a batch.
+    """
+
+    def count_tokens(self, inputs: dict[str, Tensor]) -> tuple[Tensor, int]:
+        tokens = inputs["input_ids"]
+        return torch.tensor(tokens.numel(), device=tokens.device), tokens.numel()
+
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        return lengths(pairs, "source"), lengths(pairs, "target")  # a block has its special tokens already
+
+
+def next_token_labels(labels: Tensor) -> Tensor:
+    """The labels (B, T) of a decoder-only model, each at the token before it, whose logits predict it."""
+    return nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+
+
+def label_smoothed_loss(
+    outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None, *, smoothing: float
+) -> Tensor:
+    """The Trainer's label-smoothed loss, with fewer passes over the logits, and the alignment's loss.
+
+    `labels` (B, T) are at the tokens whose logits predict them.
+    """
+    logits_NV = outputs.logits.flatten(0, 1).float()
+    nll = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
+    length_loss = getattr(outputs, "length_loss", None)
+    total = nll if length_loss is None else nll + length_loss
+    return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def validation_metrics(
+    prediction: EvalPrediction,
+    tokenizer: PreTrainedTokenizerBase,
+    references: Sequence[str] | None = None,
+    bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
+) -> dict[str, float]:
+    """The metrics of an evaluation. `perplexity` is exp of the mean negative log-likelihood per target token, </s>
+    included, without label smoothing. `bleu` is added if the validation set was translated. It is computed from
+    `references`, as for a test set, because decoding the labels may change a text."""
+    predictions = prediction.predictions
+    nll_and_tokens_N2, generated_NT = predictions if isinstance(predictions, tuple) else (predictions, None)
+    nll, tokens = np.asarray(nll_and_tokens_N2).sum(0, dtype=np.float64)
+    scores = {"perplexity": math.exp(min(nll / tokens, 700.0))}
+    if generated_NT is not None:
+        generated_NT = np.where(generated_NT == -100, tokenizer.pad_token_id, generated_NT)
+        hypotheses = tokenizer.batch_decode(generated_NT, skip_special_tokens=True)
+        if references is None or len(references) != len(hypotheses):
+            raise ValueError(
+                f"BLEU of a validation set needs the reference of each pair, but {len(hypotheses)} pairs have "
+                f"{len(references or ())}; give them by `references`."
+            )
+        scores["bleu"] = BLEU(tokenize=bleu_tokenize).corpus_score(hypotheses, [list(references)]).score
+    return scores
+
+
+def uses_target_length(config: PreTrainedConfig) -> bool:
+    """Whether the model uses the target length in training, which decoding does not know."""
+    return bool(getattr(config, "alignment", Alignment).uses_target_length)

@@ -23,15 +23,25 @@ from ...utils.text_io import JsonObject
 from ..data.lengths import lengths
 from .arguments import TrainingArguments
 from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
-from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
-from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
-from .distributed import explain_out_of_memory, validate_same_on_all_ranks
+from .checkpoints import (
+    CheckpointManifestCallback,
+    SigtermCallback,
+    average_checkpoints,
+    best_checkpoint,
+    checkpoint_to_resume,
+    load_trainer_state,
+    load_weights,
+)
+from .distributed import explain_out_of_memory, materialize, validate_same_on_all_ranks
 from .lora import add_lora, describe_lora
-from .losses import validation_metrics
-from .prompted_trainer import PromptedPairCollator, PromptedTrainer
-from .sharding import materialize
-from .text_trainer import TextBlockCollator, TextTrainer
-from .trainer import LengthTrainer
+from .trainer import (
+    LengthTrainer,
+    PromptedPairCollator,
+    PromptedTrainer,
+    TextBlockCollator,
+    TextTrainer,
+    validation_metrics,
+)
 
 SMALLER_BATCHES = (
     "Or lower train.tokens_per_batch or train.per_device_train_batch_size, raise train.gradient_accumulation_steps, "
