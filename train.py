@@ -6,13 +6,11 @@
 Finished systems are skipped and interrupted ones resumed, so the same command can be given again at any time.
 """
 
-import signal
 import sys
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`, Ctrl-C ends the imports without a traceback
-
-from hf_posenc.lab.cli import main
-
 if __name__ == "__main__":
-    main(["train", *sys.argv[1:]])
+    # By this name the package parses the arguments before it imports torch, which takes seconds.
+    sys.argv[:1] = ["hf-posenc", "train"]
+    from hf_posenc.__main__ import main
+
+    main()

@@ -23,23 +23,24 @@ def test_the_console_script_is_the_module() -> None:
     assert __main__.main is cli.main
 
 
-@pytest.mark.parametrize("start", ["script", "module"])
 @pytest.mark.parametrize(
-    ("arguments", "status", "printed"),
+    ("start", "arguments", "status", "printed"),
     [
-        (["--version"], 0, f"hf-posenc {__version__}\n"),
-        (["--help"], 0, "usage: hf-posenc [-h]"),
-        (["translate", "--help"], 0, "usage: hf-posenc translate"),
-        (["translat"], 2, ""),
-        (["translate", "model", "--num-beam", "3"], 2, ""),
-        (["export", "model", "--engine", "none", "--output", "other"], 2, ""),
+        ("script", ["--version"], 0, f"hf-posenc {__version__}\n"),
+        ("module", ["--help"], 0, "usage: hf-posenc [-h]"),
+        ("script", ["translate", "--help"], 0, "usage: hf-posenc translate"),
+        ("module", ["translat"], 2, ""),
+        ("script", ["translate", "model", "--num-beam", "3"], 2, ""),
+        ("module", ["export", "model", "--engine", "none", "--output", "other"], 2, ""),
+        ("train.py", ["--help"], 0, "usage: hf-posenc train"),
+        ("train.py", ["a.yaml", "--dryrun"], 2, ""),
     ],
-    ids=["version", "help", "help of a command", "command", "option", "choice"],
+    ids=["version", "help", "help of a command", "command", "option", "choice", "train.py", "option of train.py"],
 )
 def test_nothing_slow_is_imported_before_the_arguments_are_parsed(
     start: str, arguments: list[str], status: int, printed: str, tmp_path: Path
 ) -> None:
-    program = ["-m", "hf_posenc"]
+    program = [str(ROOT / "train.py")] if start == "train.py" else ["-m", "hf_posenc"]
     if start == "script":  # what an installation writes
         (tmp_path / "hf-posenc").write_text("from hf_posenc.__main__ import main\nmain()\n", encoding="utf-8")
         program = [str(tmp_path / "hf-posenc")]

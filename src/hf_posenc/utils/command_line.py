@@ -21,11 +21,15 @@ INTERRUPTED = "Interrupted. Give the same command again: it goes on from what is
 
 
 def is_command_line() -> bool:
-    """Whether this process was started as `hf-posenc` or `python -m hf_posenc`. Its worker processes were not."""
+    """Whether this process was started as `hf-posenc`, `python -m hf_posenc` or `python train.py`.
+
+    Its worker processes were not, although they have its `sys.argv`: multiprocessing starts them.
+    """
     program = sys.argv[0] if sys.argv else ""
     if program == "-m":  # what Python sets while it imports the package, before __main__
         return "hf_posenc" in sys.orig_argv
-    return os.path.splitext(os.path.basename(program))[0] == "hf-posenc" and program in sys.orig_argv
+    is_worker = "--multiprocessing-fork" in sys.orig_argv
+    return os.path.splitext(os.path.basename(program))[0] == "hf-posenc" and not is_worker
 
 
 def import_public_name(name: str) -> object:

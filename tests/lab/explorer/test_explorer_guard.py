@@ -1,8 +1,10 @@
 """The explorer answers requests of its own page only, within limits of size."""
 
+import importlib
 import socket
 import time
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from hf_posenc.lab.explorer import page as page_module
-from hf_posenc.lab.explorer.page import MAX_BODY_BYTES, Guard, hosts_from_environment
-
 PAGE = "http://localhost:7860"
+
+
+def page_module() -> Any:
+    """The module of the page. It is imported by the first test, not at collection, because gradio takes seconds."""
+    return importlib.import_module("hf_posenc.lab.explorer.page")
 
 
 async def answer(request: Request) -> PlainTextResponse:
@@ -27,7 +31,7 @@ async def answer(request: Request) -> PlainTextResponse:
 
 def client(*hosts: str) -> TestClient:
     app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "HEAD", "POST"])])
-    return TestClient(Guard(app, hosts=hosts), base_url=PAGE)
+    return TestClient(page_module().Guard(app, hosts=hosts), base_url=PAGE)
 
 
 @pytest.mark.parametrize("host", ["localhost:7860", "localhost", "127.0.0.1:7860", "[::1]:7860", "192.168.1.7:80"])
@@ -86,17 +90,18 @@ def test_what_the_page_uses_is_answered():
 
 
 def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
-    pieces = [b"0" * 2**16] * (MAX_BODY_BYTES // 2**16)
+    limit = page_module().MAX_BODY_BYTES
+    pieces = [b"0" * 2**16] * (limit // 2**16)
     for content in (b"".join(pieces), iter(pieces)):
-        assert client().post("/gradio_api/run/predict", content=content).text == f"{MAX_BODY_BYTES} bytes"
+        assert client().post("/gradio_api/run/predict", content=content).text == f"{limit} bytes"
     for content in (b"".join(pieces) + b"1", iter([*pieces, b"1"])):
         refused = client().post("/gradio_api/run/predict", content=content)
         assert refused.status_code == 413 and "send less" in refused.text
 
 
 def test_more_requests_than_the_page_answers_at_once_are_refused(monkeypatch):
-    monkeypatch.setattr(page_module, "MAX_OPEN_REQUESTS", 1)
-    page = page_module.Guard(nested := Nested())
+    monkeypatch.setattr(page_module(), "MAX_OPEN_REQUESTS", 1)
+    page = page_module().Guard(nested := Nested())
     nested.page = page
     assert TestClient(page, base_url=PAGE).get("/").text == "503"
     assert page.num_open == 0
@@ -106,7 +111,7 @@ def test_more_requests_than_the_page_answers_at_once_are_refused(monkeypatch):
 class Nested:
     """An app that sends a request to its page before it answers, with that one's status."""
 
-    page: page_module.Guard
+    page: Any
 
     async def __call__(self, scope, receive, send):
         messages = []
@@ -122,15 +127,15 @@ class Nested:
 def server(monkeypatch):
     """A server of the app with very little patience; it ends with the test."""
     uvicorn = pytest.importorskip("uvicorn")
-    monkeypatch.setattr(page_module, "REQUEST_SECONDS", 0.05)
-    app = Guard(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])]))
+    monkeypatch.setattr(page_module(), "REQUEST_SECONDS", 0.05)
+    app = page_module().Guard(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])]))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = Thread(target=server.run)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    page_module.limit_waiting(server)
+    page_module().limit_waiting(server)
     yield server
     server.should_exit = True
     thread.join()
@@ -163,6 +168,7 @@ def test_a_connection_without_a_request_is_closed_and_a_whole_one_is_answered(se
 
 
 def test_a_page_that_others_should_see_has_the_names_that_it_is_given_there(monkeypatch):
+    hosts_from_environment = page_module().hosts_from_environment
     monkeypatch.delenv("SPACE_ID", raising=False)
     monkeypatch.delenv("GRADIO_SHARE", raising=False)
     assert hosts_from_environment(None) == hosts_from_environment(False) == ()
