@@ -16,7 +16,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from hf_posenc.hub.checkpoint_code import copy_of_user_file
-from hf_posenc.tokenizer.text import is_blank
+from hf_posenc.hub.errors import is_blank
 from hf_posenc.utils.command_line import set_stdout_utf8
 from hf_posenc.utils.text_io import (
     BROKEN_LINE,

@@ -19,7 +19,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..tokenizer.text import data_options, is_blank, validate_source_lengths, validate_texts
+from ..hub.errors import data_options, is_blank, validate_source_lengths, validate_texts
 from .limits import (
     READERS_ARGUMENT,
     GenerateOptions,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors for names that are misspelt, and for files of others that cannot be read.
+"""Errors for names that are misspelt, for files of others that cannot be read, and for texts that are no UTF-8.
 
 A reader of saved files raises one ValueError of one line that names the folder and the file. The packages that parse
 them raise errors of twenty types for a file that is cut or has a value of another kind, and most name no file.
@@ -8,12 +8,14 @@ them raise errors of twenty types for a file that is cut or has a value of anoth
 import difflib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import regex
 import torch
 from safetensors import safe_open
+from transformers import PreTrainedTokenizerBase
 
 
 def closest_name(name: str, known: Iterable[str]) -> str:
@@ -101,3 +103,58 @@ def can_be_parsed(file: Path) -> bool:
     except Exception:  # whatever the reader raises
         return False
     return True
+
+
+# Texts to translate.
+
+BLANKS = regex.compile(r"\p{White_Space}*")
+TEXT_LABEL = "texts[{}]".format  # the name of a text in an error message
+UNBOUNDED_ENCODING_REMEDY = "choose a model whose encoding is defined at every length"
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is empty or has blanks alone. Blanks are those of tokenizers; `str.isspace` has four more."""
+    return BLANKS.fullmatch(text) is not None
+
+
+def data_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
+    """The options of a tokenizer's call that read no special token in a text; none for a class without them."""
+    return getattr(tokenizer, "data_options", {})
+
+
+def validate_texts(texts: Iterable[str], label: Callable[[int], str] = TEXT_LABEL) -> list[str]:
+    """The texts as a list; a TypeError for a bare string or an item that is no string, a ValueError for bad UTF-8."""
+    if isinstance(texts, str):
+        raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"translate takes strings, but {label(number)} is {text!r:.40}; leave it out or write ''.")
+        validate_utf8(text, label(number))
+    return texts
+
+
+def validate_source_lengths(
+    sources: Sequence[list[int]],
+    max_length: int | None,
+    label: Callable[[int], str] = TEXT_LABEL,
+    remedy: str = UNBOUNDED_ENCODING_REMEDY,
+) -> None:
+    """Raise a ValueError for the first source (token ids) of more than `max_length` tokens; None for no maximum."""
+    for number, ids in enumerate(sources):
+        if max_length is not None and len(ids) > max_length:
+            raise ValueError(
+                f"A source must have at most {max_length} tokens, as many as there are positions for, but "
+                f"{label(number)} has {len(ids)}; shorten it, or {remedy}."
+            )
+
+
+def validate_utf8(text: str, label: str) -> None:
+    """Raise a ValueError for a text with a lone surrogate, half of a character, as in JSON or truncated strings."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"A text must be UTF-8, but {label} has half a character, {text[error.start]!a}, at index "
+            f"{error.start} ({text[:40]!a}); remove it, for example by text.encode(errors='ignore').decode()."
+        ) from None

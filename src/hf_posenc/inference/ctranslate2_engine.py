@@ -29,9 +29,8 @@ from ..encodings.shape import Shape
 from ..encodings.sinusoidal import Sinusoidal, sinusoids
 from ..generation.limits import max_target_lengths
 from ..generation.translate import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
-from ..hub.errors import explain_unreadable
+from ..hub.errors import explain_unreadable, validate_source_lengths, validate_texts
 from ..hub.version import __version__
-from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..transformer.attention import Attention
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration

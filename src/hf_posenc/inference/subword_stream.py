@@ -9,8 +9,8 @@ import json
 from tokenizers import Tokenizer, normalizers
 from tokenizers.models import BPE
 
+from ..hub.errors import is_blank, validate_utf8
 from ..tokenizer.subwords import BYTE_TOKENS, build_normalizer, pretokenizer, split_normalizer
-from ..tokenizer.text import is_blank, validate_utf8
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.

@@ -27,7 +27,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..convert.folders import auto_from_pretrained, load_model_with_head
 from ..generation.translate import encode_texts
-from ..tokenizer.text import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
+from ..hub.errors import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
 from ..utils.command_line import register_encodings
 from ..utils.manifest import explain_read_errors, validate_weights

@@ -27,8 +27,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 from transformers import PreTrainedTokenizerFast
 
-from ..hub.errors import closest_name
-from .text import validate_utf8
+from ..hub.errors import closest_name, validate_utf8
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]

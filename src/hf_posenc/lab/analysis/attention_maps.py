@@ -8,7 +8,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...generation.translate import evaluation_view, validate_tokenizer
-from ...tokenizer.text import is_blank, validate_utf8
+from ...hub.errors import is_blank, validate_utf8
 from ...transformer.configuration_base import SharedConfig
 
 # With more tokens the labels of a figure are illegible.

@@ -28,9 +28,8 @@ import datasets
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from ...hub.errors import closest_name, validate_names
+from ...hub.errors import closest_name, is_blank, validate_names
 from ...tokenizer.subwords import build_normalizer
-from ...tokenizer.text import is_blank
 from ...utils.text_io import read_lines
 from .readers import CorpusSpec, absolute_path, read_shards, resolve_name_or_path, resolve_shards
 

@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
-from ...tokenizer.text import data_options, is_blank
+from ...hub.errors import data_options, is_blank
 from ...utils.text_io import read_lines
 from .corpus import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
 from .readers import CorpusSpec, absolute_path, resolve_texts

@@ -16,7 +16,7 @@ from datasets import Dataset, Features, Value
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
 from ...convert.folders import auto_from_pretrained, language_token, language_tokens
-from ...tokenizer.text import data_options
+from ...hub.errors import data_options
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...utils.manifest import sha256
 from .corpus import BATCH_SIZE, Batch, map_batches

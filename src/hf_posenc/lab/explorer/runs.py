@@ -21,7 +21,7 @@ from ...baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from ...convert.folders import auto_from_pretrained
 from ...encodings.base import HOOKS, EncodingParameter, ParameterValue
 from ...encodings.registry import POSITION_ENCODINGS
-from ...tokenizer.text import validate_utf8
+from ...hub.errors import validate_utf8
 from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.manifest import COPY_AGAIN, validate_weights, verify_folder

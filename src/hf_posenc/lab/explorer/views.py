@@ -26,8 +26,8 @@ import torch
 from transformers import AutoConfig
 
 from ...convert.folders import auto_from_pretrained
+from ...hub.errors import is_blank, validate_utf8
 from ...inference.streaming import SourceReach, StreamingTranslator
-from ...tokenizer.text import is_blank, validate_utf8
 from ..analysis.probes import (
     EncodingProbe,
     PlotExtent,
