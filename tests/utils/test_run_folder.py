@@ -42,6 +42,7 @@ PLACES = {
     REPORT.results: "t/results.json",
     REPORT.scores: "t/scores.csv",
     REPORT.audit: "t/audit.json",
+    REPORT.finished: "t/.finished.json",
     REPORT.table("fall", "md"): "t/table-fall.md",
     REPORT.figure("loss"): "t/loss.png",
 }

@@ -15,6 +15,7 @@
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
     runs/<name>/<segmented system>/         settings, translations, statistics and scores; the model is another system's
     runs/<name>/results.json, tables, figures: lab/results/saved_files.py and lab/reports/report.py
+    runs/<name>/.finished.json              what was printed at the end, and the files' times (lab/run/finished.py)
 
 Manifests (`manifest.py`) are in these folders, and in checkpoints and models outside of runs.
 
@@ -123,6 +124,7 @@ class ReportPaths:
     results = Entry("results.json")
     scores = Entry("scores.csv")
     audit = Entry("audit.json")
+    finished = Entry(".finished.json")
 
     def table(self, name: str, suffix: str) -> Path:
         return self.folder / f"table-{name}.{suffix}"

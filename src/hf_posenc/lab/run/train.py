@@ -32,6 +32,7 @@ from ..results.rendering import render_text
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
 from ..training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
+from .finished import finished_output, save_finished
 from .pipeline import run_system, unfinished_systems
 from .prepare import prepare, validated_arguments
 from .prepared_run import PreparedRun, build_meta_model
@@ -57,6 +58,10 @@ def train_systems(
     experiment = load_experiment(config, overrides)
     if dry_run:
         print(render_text(estimate_cost(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
+        return
+    is_one_process = os.environ.get("WORLD_SIZE", "1") == "1"  # several ask for the state of each system's files
+    if system is None and is_one_process and (output := finished_output(experiment)) is not None:
+        print(output)
         return
     with explain_full_disk(experiment.folder):
         run(experiment, [config, *overrides], system, progress_position)
@@ -91,10 +96,12 @@ def run(experiment: Experiment, arguments: Sequence[str], system: str | None, pr
             run_system(prepared, name, progress_position)
     if is_whole_run and is_main_process:
         results = aggregate(experiment)
-        print(f"\n{write_report(results, experiment.tables_folder)}")
+        output = write_report(results, experiment.tables_folder)
         if not is_text_results(results.systems):
-            print(f"{write_samples(experiment.folder, results, experiment.tables_folder)}\n")
-        print(next_steps(results, experiment.folder, experiment.tables_folder))
+            output += f"\n{write_samples(experiment.folder, results, experiment.tables_folder)}\n"
+        output += f"\n{next_steps(results, experiment.folder, experiment.tables_folder)}"
+        print(f"\n{output}")
+        save_finished(experiment, output)
 
 
 EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
