@@ -37,6 +37,7 @@ PLACES = {
     RUN.tokenizer_provenance: "r/tokenizer/made_from.json",
     RUN.encoded_pairs("0a"): "r/data/encoded-0a",
     RUN.test_set("news", "0a"): "r/data/test-news-0a",
+    RUN.overlap("0a"): "r/data/overlap-0a.json",
     RUN.segments("known", "news", "0a"): "r/data/pieces-known-news-0a",
     RUN.system("alibi").folder: "r/alibi",
     REPORT.results: "t/results.json",
@@ -48,7 +49,7 @@ PLACES = {
 }
 # `config.json` is transformers' name, and what is written in a run's file names beside the names is no name.
 NAMES = {part for path in PLACES.values() for part in path.split("/")[1:]} - {CONFIG_NAME, "alibi"}
-PREFIXES = ("encoded-", "test-", "pieces-", "table-")
+PREFIXES = ("encoded-", "test-", "overlap-", "pieces-", "table-")
 
 
 def test_files_lie_where_earlier_versions_have_put_them():

@@ -98,6 +98,9 @@ class RunPaths:
     def test_set(self, test: str, corpus_hash: str) -> Path:
         return self.data / f"test-{test}-{corpus_hash}"
 
+    def overlap(self, corpus_hash: str) -> Path:
+        return self.data / f"overlap-{corpus_hash}.json"
+
     def segments(self, segmentation: str, test: str, corpus_hash: str) -> Path:
         return self.data / f"pieces-{segmentation}-{test}-{corpus_hash}"
 

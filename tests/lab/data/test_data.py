@@ -16,7 +16,7 @@ from datasets import Dataset, Value
 from hf_posenc.lab.data import corpus, synthetic
 from hf_posenc.lab.data.corpus import concatenate_consecutive, load_pairs
 from hf_posenc.lab.data.lengths import balance_lengths, filter_lengths, lengths
-from hf_posenc.lab.data.overlap import Overlap, find_overlap, without_concatenation
+from hf_posenc.lab.data.overlap import Overlap, find_overlaps, without_concatenation
 from hf_posenc.lab.data.readers import corpus_file_hashes
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.data.tokenization import tokenize_pairs, train_tokenizer
@@ -377,7 +377,9 @@ def test_a_null_of_a_dataset_is_an_empty_side_whatever_its_type(
     assert texts(pairs) == expected
     joined = tuple(" ".join(filter(None, side)) for side in zip(*expected, strict=True))
     assert texts(concatenate_consecutive(pairs, len(NULLS))) == [joined]
-    assert [row["de"] for row in find_overlap(pairs, pairs).pairs] == [de for de, en in expected if de or en]
+    assert [row["de"] for row in find_overlaps(pairs, {"test": pairs})["test"].pairs] == [
+        de for de, en in expected if de or en
+    ]
     encoded = tokenize_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
     assert filter_lengths(encoded, min_length=None, max_length=None)[:] == encoded[:1]
 
@@ -659,12 +661,12 @@ def test_shared_pairs_are_those_of_two_equal_texts(batch: int) -> None:
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
     shared = [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
-    assert find_overlap(corpus, held_out, batch) == Overlap(shared, [])
+    assert find_overlaps(corpus, {"test": held_out}, batch)["test"] == Overlap(shared, [])
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert find_overlap(backwards, held_out, batch) == Overlap(shared[:1], [])
+    assert find_overlaps(backwards, {"test": held_out}, batch)["test"] == Overlap(shared[:1], [])
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert find_overlap(blank, blank, batch) == Overlap([], [])
-    assert find_overlap(dataset_of(PAIRS[:1]), held_out, batch) == Overlap([], [])
+    assert find_overlaps(blank, {"test": blank}, batch)["test"] == Overlap([], [])
+    assert find_overlaps(dataset_of(PAIRS[:1]), {"test": held_out}, batch)["test"] == Overlap([], [])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
@@ -684,7 +686,7 @@ def test_a_long_text_of_one_side_is_shared_too(batch: int) -> None:
         ]
     )
     rows = held_out["translation"][:]
-    assert find_overlap(corpus, held_out, batch) == Overlap([rows[1]], [rows[0], rows[2]])
+    assert find_overlaps(corpus, {"test": held_out}, batch)["test"] == Overlap([rows[1]], [rows[0], rows[2]])
 
 
 def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:

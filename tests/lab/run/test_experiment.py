@@ -1043,8 +1043,10 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
 
 
 @pytest.mark.full
-def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Joined or not; unless it is allowed by name, before the run or within it."""
+def test_training_on_test_pairs_is_refused(
+    config: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined or not; unless it is allowed by name, before the run or within it. What is allowed is compared once."""
     pairs = list(generate_pairs(seed=1, pairs=60, min_words=6, max_words=12))
     new = list(generate_pairs(seed=2, pairs=6, min_words=13, max_words=24))
     for name, of_it in (("train", pairs), ("test", [*new, *pairs[:2]]), ("new", new)):
@@ -1057,6 +1059,11 @@ def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptu
     with pytest.raises(ValueError, match=r"data.allow_overlap .*'joint'; .*'joined'"):
         prepare(load(config, *settings, "data.allow_overlap=[joint]"))
     prepare(load(config, *settings, "data.allow_overlap=[joined]"))
+    assert "joined: 2 of 8 pairs stand" in caplog.text
+    caplog.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("hf_posenc.lab.run.prepare.find_overlaps", None)
+        prepare(load(config, *settings, "data.allow_overlap=[joined]"))
     assert "joined: 2 of 8 pairs stand" in caplog.text
     prepare(load(config, *settings, "data.allow_overlap=[joined, validation]"))
     with pytest.raises(ValueError, match=r"validation 60 of 60 .*joined 2 of 8 .*=\[validation, joined\]"):

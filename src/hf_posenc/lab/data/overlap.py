@@ -1,6 +1,6 @@
 """Overlap of corpora: pairs and long texts of a held-out set that occur in the training text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,32 +21,54 @@ class Overlap:
     one_sided: list[dict[str, str]]
 
 
-def find_overlap(corpus: Dataset, held_out: Dataset, batch_rows: int = BATCH_ROWS) -> Overlap:
-    """Compare the pairs, and the texts of each side, of two corpora in the format of `load_pairs`.
+class OverlapFinder:
+    """Finds the overlap of one held-out set with a corpus that is read in batches."""
 
-    Case and surrounding whitespace are ignored, and empty pairs do not count. A text of one side counts if it has
-    MIN_WORDS words: shorter texts, such as greetings, occur in every corpus.
-    """
-    languages = list(held_out.features["translation"])
-    held_out_texts = normalized_texts(held_out.with_format("arrow")[:], languages)
-    value_sets = [pc.unique(texts) for texts in held_out_texts]
-    pairs_found: set[tuple[str, str]] = set()
-    texts_found: list[set[str]] = [set() for _ in languages]
-    for table in corpus.with_format("arrow").iter(batch_rows):
-        columns = normalized_texts(table, languages)
-        is_found = [pc.is_in(column, value_set=values) for column, values in zip(columns, value_sets, strict=True)]
-        for found, column, mask in zip(texts_found, columns, is_found, strict=True):
-            found.update(text for text in pc.unique(column.filter(mask)).to_pylist() if len(text.split()) >= MIN_WORDS)
+    def __init__(self, held_out: Dataset) -> None:
+        self.held_out = held_out
+        self.languages = list(held_out.features["translation"])
+        self.texts = normalized_texts(held_out.with_format("arrow")[:], self.languages)
+        self.value_sets = [pc.unique(texts) for texts in self.texts]
+        self.pairs_found: set[tuple[str, str]] = set()
+        self.texts_found: list[set[str]] = [set() for _ in self.languages]
+
+    def read(self, table: pa.Table) -> None:
+        """Look for the held-out set in a batch of the corpus."""
+        columns = normalized_texts(table, self.languages)
+        is_found = []
+        for column, values, texts_found in zip(columns, self.value_sets, self.texts_found, strict=True):
+            mask = pc.is_in(column, value_set=values)
+            is_found.append(mask)
+            for text in pc.unique(column.filter(mask)).to_pylist():
+                if len(text.split()) >= MIN_WORDS:
+                    texts_found.add(text)
         in_both = pc.and_(*is_found)
-        pairs_found.update(zip_pairs(*(column.filter(in_both) for column in columns)))
-    pairs_found.discard(("", ""))
-    overlap = Overlap([], [])
-    for row, pair in zip(held_out["translation"], zip_pairs(*held_out_texts), strict=True):
-        if pair in pairs_found:
-            overlap.pairs.append(row)
-        elif any(text in found for text, found in zip(pair, texts_found, strict=True)):
-            overlap.one_sided.append(row)
-    return overlap
+        self.pairs_found.update(zip_pairs(*(column.filter(in_both) for column in columns)))
+
+    def overlap(self) -> Overlap:
+        """The overlap with all batches. Empty pairs do not count."""
+        overlap = Overlap([], [])
+        for row, pair in zip(self.held_out["translation"], zip_pairs(*self.texts), strict=True):
+            if pair in self.pairs_found and pair != ("", ""):
+                overlap.pairs.append(row)
+            elif any(text in found for text, found in zip(pair, self.texts_found, strict=True)):
+                overlap.one_sided.append(row)
+        return overlap
+
+
+def find_overlaps(
+    corpus: Dataset, held_out_sets: Mapping[str, Dataset], batch_rows: int = BATCH_ROWS
+) -> dict[str, Overlap]:
+    """Compare the pairs, and the texts of each side, of held-out sets with a corpus, which is read once.
+
+    All are in the format of `load_pairs`. Case and surrounding whitespace are ignored, and empty pairs do not count. A
+    text of one side counts if it has MIN_WORDS words: shorter texts, such as greetings, occur in every corpus.
+    """
+    finders = {name: OverlapFinder(held_out) for name, held_out in held_out_sets.items()}
+    for table in corpus.with_format("arrow").iter(batch_rows):
+        for finder in finders.values():
+            finder.read(table)
+    return {name: finder.overlap() for name, finder in finders.items()}
 
 
 def zip_pairs(sources: pa.ChunkedArray, targets: pa.ChunkedArray) -> Iterable[tuple[str, str]]:

@@ -117,13 +117,13 @@ class CorpusStore:
 
     def hash_of(self, corpus_spec: CorpusSpec) -> str:
         """A hash of everything that encoded pairs are made from."""
-        provenance = [
-            corpus_spec,
-            corpus_file_hashes(corpus_spec, self.settings.data_dir),
-            languages(self.settings),
-            self.tokenizer.to_str(),
-        ]
-        return short_hash(json.dumps(provenance, sort_keys=True))
+        return corpus_hash(self.settings, corpus_spec, self.tokenizer.to_str())
+
+
+def corpus_hash(settings: DataSettings, corpus_spec: CorpusSpec, maker: object) -> str:
+    """A hash of a corpus with the content of its files, and of what is made from it by `maker`."""
+    file_hashes = corpus_file_hashes(corpus_spec, settings.data_dir)
+    return short_hash(json.dumps([corpus_spec, file_hashes, languages(settings), maker], sort_keys=True))
 
 
 def read_pairs(settings: DataSettings, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:

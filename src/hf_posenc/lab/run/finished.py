@@ -1,8 +1,8 @@
 """The record of a finished run, by which the same command ends at once.
 
-`.finished.json`, next to results.json, has a hash of the settings and of the code, what the command printed, and size and
-time of each file that the run has read or written. While all of them are equal, nothing is read, generated or hashed
-again. A changed or missing file is found by the whole command, which knows whether to make it again or to refuse it.
+`.finished.json`, next to results.json, has a hash of the settings and of the code, and what the command printed. It
+has size and time of each file that the run has read or written. While all of them are equal, nothing is read, generated
+or hashed again. A changed or missing file is found by the whole command, which makes it again or refuses it.
 """
 
 import json

@@ -4,10 +4,12 @@ All errors of settings, data, vocabulary and lengths are raised here, and those 
 pairs with the training text. Files that exist are reused.
 """
 
+import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
+from pathlib import Path
 from sys import maxsize
 
 from datasets import Dataset
@@ -23,15 +25,16 @@ from ..config.settings import DataSettings, Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.corpus import rename_languages
 from ..data.lengths import lengths
-from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
+from ..data.overlap import MIN_WORDS, Overlap, find_overlaps, without_concatenation
 from ..data.plain_text import text_chunks
-from ..data.readers import CorpusSpec
+from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..reports.card import validate_repositories
+from ..results.json_records import read_json
 from ..training.arguments import TrainingArguments, validate_process_wide
 from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
 from ..training.checkpoints import validate_saved_system
 from ..training.training_run import trainer_class
-from .corpora import read_pairs
+from .corpora import corpus_hash, read_pairs
 from .prepared_run import (
     PreparedRun,
     PreparedSystem,
@@ -47,12 +50,16 @@ from .shared_tokenizer import build_shared_tokenizer, task_pairs
 def prepare(experiment: Experiment) -> PreparedRun:
     """Validate an experiment and build its shared files."""
     validate_before_reading(experiment)
+    overlap_warnings = validate_no_contamination(experiment.systems.values(), experiment.paths)
     with exclusive_lock(experiment.paths.lock, blocking=True):
+        for path, warning in overlap_warnings.items():
+            if not path.exists():
+                write_file(path, json.dumps({"warning": warning}))
         return build_artifacts(experiment)
 
 
 def validate_before_reading(experiment: Experiment) -> None:
-    """Validate settings, saved files and corpora, before a tokenizer is trained."""
+    """Validate settings and saved files, before a corpus is read."""
     systems = list(experiment.systems.values())
     arguments = validated_arguments(systems, experiment.paths)
     for system in systems:
@@ -61,7 +68,6 @@ def validate_before_reading(experiment: Experiment) -> None:
         validate_saved_system(paths.folder)
     warn_of_untrained_distances(systems)
     validate_repositories(arguments)
-    validate_no_contamination(systems)
 
 
 def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str, TrainingArguments]:
@@ -256,31 +262,42 @@ MAX_ONE_SIDED_SHARE = 0.01
 logger = logging.getLogger(__name__)
 
 
-def validate_no_contamination(systems: Iterable[System]) -> None:
+def validate_no_contamination(systems: Iterable[System], paths: RunPaths) -> dict[Path, str]:
     """Raise a ValueError with the number of shared pairs of each held-out set that shares too many.
 
     Pairs are compared as they were before concatenation. No pair may occur in the training text. At most
     MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more in it. A set in
     `data.allow_overlap` may have more. Overlap that is tolerated or allowed is logged.
+
+    Returns the warning of each set, empty without overlap, by the file that keeps it. Kept warnings are read again.
     """
-    checked: list[tuple[object, ...]] = []
     contaminated: dict[str, str] = {}
+    warnings: dict[Path, str] = {}
     for system in systems:
-        corpora = held_out_sets(system)
-        validate_names(system.data.allow_overlap, corpora, f"systems.{system.name}: data.allow_overlap")
+        data, corpora = system.data, held_out_sets(system)
+        validate_names(data.allow_overlap, corpora, f"systems.{system.name}: data.allow_overlap")
+        compared: dict[str, Path] = {}
         for name, corpus_spec in corpora.items():
-            key = (name, corpus_spec, system.data.train, name in system.data.allow_overlap)
-            if system.segment or key in checked:
+            path = overlap_record(paths, data, name, corpus_spec)
+            if system.segment or path in warnings:
                 continue
-            checked.append(key)
-            overlap, num_pairs = overlap_with_training(system, corpus_spec)
-            if description := describe_overlap(overlap, num_pairs, system.data):
-                if name in system.data.allow_overlap:
-                    logger.warning("%s: %s, as data.allow_overlap allows", name, description)
-                elif overlap.pairs or len(overlap.one_sided) > MAX_ONE_SIDED_SHARE * num_pairs:
-                    contaminated[name] = description
-                else:
-                    logger.warning("%s: %s, which is too few to matter", name, description)
+            if path.exists():
+                warnings[path] = str(read_json(path)["warning"])
+            else:
+                compared[name] = path
+        overlaps = overlaps_with_training(data, {name: corpora[name] for name in compared})
+        for name, (overlap, num_pairs) in overlaps.items():
+            description = describe_overlap(overlap, num_pairs, data)
+            if description is None:
+                warnings[compared[name]] = ""
+            elif name in data.allow_overlap:
+                warnings[compared[name]] = f"{name}: {description}, as data.allow_overlap allows"
+            elif overlap.pairs or len(overlap.one_sided) > MAX_ONE_SIDED_SHARE * num_pairs:
+                contaminated[name] = description
+            else:
+                warnings[compared[name]] = f"{name}: {description}, which is too few to matter"
+    for warning in filter(None, warnings.values()):
+        logger.warning("%s", warning)
     if contaminated:
         raise ValueError(
             "What is trained on must not be tested on, but of "
@@ -288,34 +305,48 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
             + ". Leave them out of data.train or choose another set; or, where it is no matter, such as of greetings, "
             f"allow it: data.allow_overlap=[{', '.join(contaminated)}]."
         )
+    return warnings
 
 
 def held_out_sets(system: System) -> dict[str, CorpusSpec]:
     return ({"validation": system.data.validation} if system.data.validation else {}) | system.data.test
 
 
-def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
-    """The overlap of a held-out corpus with the training text of a system, and the number of held-out pairs."""
-    data = system.data
+def overlap_record(paths: RunPaths, data: DataSettings, name: str, corpus_spec: CorpusSpec) -> Path:
+    """The file that keeps the warning of a held-out set. Its name has a hash of all that the overlap depends on."""
+    held_out = [name, corpus_spec, corpus_file_hashes(corpus_spec, data.data_dir)]
+    settings = [data.normalize, data.tags, name in data.allow_overlap, MIN_WORDS, MAX_ONE_SIDED_SHARE]
+    return paths.overlap(corpus_hash(data, data.train, [held_out, settings]))
+
+
+def overlaps_with_training(data: DataSettings, corpora: Mapping[str, CorpusSpec]) -> dict[str, tuple[Overlap, int]]:
+    """The overlap of each held-out corpus with the training text, which is read once, and the number of its pairs."""
+    if not corpora:
+        return {}
     if data.is_text:
-        return text_overlap(data, corpus_spec)
-    held_out = read_pairs(data, without_concatenation(corpus_spec))
+        return text_overlaps(data, corpora)
+    held_out = {name: read_pairs(data, without_concatenation(spec)) for name, spec in corpora.items()}
     trained_on = read_pairs(data, without_concatenation(data.train))
-    names = (data.source_language, data.target_language)
-    overlap = find_overlap(trained_on, held_out)
-    if not overlap.pairs and data.tags:  # or the pairs may occur in the other direction
-        reversed_overlap = find_overlap(rename_languages(trained_on, names, names[::-1]), held_out)
-        overlap = max(overlap, reversed_overlap, key=lambda found: (len(found.pairs), len(found.one_sided)))
-    return overlap, len(held_out)
+    overlaps = find_overlaps(trained_on, held_out)
+    if data.tags:  # or the pairs may occur in the other direction
+        names = (data.source_language, data.target_language)
+        for name, other in find_overlaps(rename_languages(trained_on, names, names[::-1]), held_out).items():
+            if (len(other.pairs), len(other.one_sided)) > (len(overlaps[name].pairs), len(overlaps[name].one_sided)):
+                overlaps[name] = other
+    return {name: (overlaps[name], len(pairs)) for name, pairs in held_out.items()}
 
 
-def text_overlap(data: DataSettings, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
-    """The runs of lines of a held-out text that occur in the training text, and the number of all its lines that are
-    not blank. Case and surrounding whitespace are ignored."""
-    num_lines = sum(1 for _ in normalized_lines(corpus_spec, data.data_dir))
-    held_out = list(runs_of_lines(normalized_lines(corpus_spec, data.data_dir)))
-    shared_runs = set(held_out).intersection(runs_of_lines(normalized_lines(data.train, data.data_dir)))
-    return Overlap([], [{data.source_language: run} for run in held_out if run in shared_runs]), num_lines
+def text_overlaps(data: DataSettings, corpora: Mapping[str, CorpusSpec]) -> dict[str, tuple[Overlap, int]]:
+    """The runs of lines of each held-out text that occur in the training text, and the number of all its lines that
+    are not blank. Case and surrounding whitespace are ignored."""
+    held_out = {name: list(normalized_lines(corpus_spec, data.data_dir)) for name, corpus_spec in corpora.items()}
+    runs = {name: list(runs_of_lines(lines)) for name, lines in held_out.items()}
+    shared_runs = set().union(*runs.values()).intersection(runs_of_lines(normalized_lines(data.train, data.data_dir)))
+    found = {}
+    for name, lines in held_out.items():
+        shared = [{data.source_language: run} for run in runs[name] if run in shared_runs]
+        found[name] = (Overlap([], shared), len(lines))
+    return found
 
 
 def runs_of_lines(lines: Iterable[str]) -> Iterator[str]:
