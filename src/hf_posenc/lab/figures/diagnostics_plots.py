@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..results.records import DecodingExample, Diagnosis, EntropyBucket, LossByPosition, LossSums, TrainingCurves
 from ..results.tables import TrainingLengths, validate_max_lengths
-from .score_plots import bucket_axis, draw_marks, series_offsets, shown_buckets, small_note
+from .score_plots import bucket_axis, draw_length_lines, draw_marks, series_offsets, shown_buckets, small_note
 from .style import (
     FONT_SIZE,
     LENGTH_AWARE_SUFFIX,
@@ -74,37 +74,22 @@ def loss_by_position_figure(
     axes.set_ylim(bottom=0)
     style_axes(axes)
     add_legend(figure, axes.get_lines())
-    draw_position_limits(axes, limits)
+    colours, right = {system: style[0] for system, style in styles.items()}, axes.get_xlim()[1]
+
+    def x_of_limit(limit: int) -> float | None:
+        return limit + 0.5 if limit + 0.5 < right else None
+
+    draw_length_lines([axes], limits, "limit", x_of_limit, colours, label_distance=right / 8)
     return figure
-
-
-def draw_position_limits(axes: Axes, limits: Mapping[str, int | None]) -> None:
-    """Draw a line after the last position of each limit: neutral with a number if all share it, else coloured."""
-    shared, right = len(set(limits.values())) == 1, axes.get_xlim()[1]
-    styles = line_styles(limits)
-    visible_limits = sorted({limit for limit in limits.values() if limit is not None and limit + 0.5 < right})
-    for limit in visible_limits:
-        limit_colours = (
-            [LIMIT_COLOUR] if shared else [styles[system][0] for system in limits if limits[system] == limit]
-        )
-        for index, colour in enumerate(limit_colours):  # systems with one limit alternate in the dashes of one line
-            dashes = (-4.0 * index, (4.0, 4.0 * max(1, len(limit_colours) - 1)))
-            axes.axvline(limit + 0.5, color=colour, linewidth=1.2, linestyle=dashes, zorder=1.5)
-    for limit in visible_limits[:1]:
-        text, transform = f"training\nlimit {limit}" if shared else "training\nlimits", axes.get_xaxis_transform()
-        axes.text(limit + 0.5, 1.01, text, transform=transform, ha="center", va="bottom", fontsize=FONT_SIZE)
 
 
 def validate_same_pairs(results: Diagnoses) -> Diagnoses:
     """The results; a ValueError for none, and unless all are of the same pairs in the same buckets."""
-    pairs = {
-        system: [
-            diagnosis.test_set_sha256[:8],
-            *((bucket.label, bucket.n) for bucket in diagnosis.loss_by_position.buckets),
-        ]
-        for system, diagnosis in results.items()
-    }
-    if len({str(signature) for signature in pairs.values()}) != 1:
+    pairs = {}
+    for system, diagnosis in results.items():
+        sizes = [(bucket.label, bucket.n) for bucket in diagnosis.loss_by_position.buckets]
+        pairs[system] = diagnosis.test_set_sha256[:8], sizes
+    if len(set(map(str, pairs.values()))) != 1:
         raise ValueError(
             f"a figure shows at least one system, and all of them on the same pairs, but these are {pairs}; diagnose "
             "them again on one test set, with one pairs_per_group, or show them apart"
@@ -136,10 +121,9 @@ def loss_figure(losses: Mapping[str, TrainingCurves], row_by_run: Mapping[str, s
     bleu = {name: curves.eval_bleu for name, curves in losses.items() if curves.eval_bleu}
     if len(bleu) == len(losses):
         rows_of_panels["validation BLEU"] = bleu
-    labels = {
-        row_by_run[name]: row_by_run[name] + (LENGTH_AWARE_SUFFIX if curves.lengths_known else "")
-        for name, curves in losses.items()
-    }
+    labels = {}
+    for name, curves in losses.items():
+        labels[row_by_run[name]] = row_by_run[name] + (LENGTH_AWARE_SUFFIX if curves.lengths_known else "")
     size = (WIDTH_INCHES, height_with_legend(0.4 + 2.8 * len(rows_of_panels), labels.values()))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(rows_of_panels), 2, sharex="col", sharey="row", squeeze=False)
@@ -177,10 +161,9 @@ def source_position_figure(results: Diagnoses) -> Figure:
     shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_centroid)
     first = next(iter(shown.values())).decoding
     assert first is not None
-    nonempty = [index for index, bucket in enumerate(first.buckets) if bucket.n]
-    chosen = [
-        nonempty[i] for i in np.linspace(0, len(nonempty) - 1, min(len(nonempty), MAX_PANELS)).round().astype(int)
-    ]
+    nonempty = np.flatnonzero([bucket.n for bucket in first.buckets])
+    steps = np.linspace(0, len(nonempty) - 1, min(len(nonempty), MAX_PANELS))
+    chosen = nonempty[steps.round().astype(int)]
     figure = Figure(figsize=(WIDTH_INCHES, 1.2 + 1.45 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(chosen), sharex="col", sharey="col", squeeze=False)
     styles = line_styles(results)
@@ -291,11 +274,8 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
         Line2D([], [], color=styles[system][0], marker=styles[system][1], linestyle="none", label=system)
         for system in shown
     ]
-    add_legend(
-        figure,
-        handles,
-        legend_title("open: the system decides the end; full: the end is at the reference's length", not_measured),
-    )
+    note = "open: the system decides the end; full: the end is at the reference's length"
+    add_legend(figure, handles, legend_title(note, not_measured))
     return figure
 
 
@@ -331,11 +311,9 @@ def coverage_figure(profiles: Mapping[str, Sequence[float | None]], num_document
     axes.set_xlim(0, 100)
     axes.set_ylim(-2, 112)  # with room for labels
     style_axes(axes)
-    label_axes(
-        axes,
-        f"position in the source, % of {num_documents} document{'s' if num_documents > 1 else ''}",
-        "% of the source words\nwith a counterpart",
-    )
+    plural = "s" if num_documents > 1 else ""
+    x_label = f"position in the source, % of {num_documents} document{plural}"
+    label_axes(axes, x_label, "% of the source words\nwith a counterpart")
     if len(profiles) > 1:
         label_lines(axes, ends)
     return figure

@@ -6,7 +6,7 @@ Pure functions from records of saved results to matplotlib figures.
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,61 +35,59 @@ from .style import (
     style_axes,
 )
 
+Lengths = Mapping[str, int | None]
+DASH = 4.0  # length of a dash, in units of the line's width
+
 
 def annotate_training_lengths(
     panels: list[Axes],
     groups: Sequence[BucketScore],
-    max_lengths: Mapping[str, int | None],
-    min_lengths: Mapping[str, int | None],
+    max_lengths: Lengths,
+    min_lengths: Lengths,
     colours: Mapping[str, str],
 ) -> None:
     """Draw a line at each maximum training length, and one below each minimum training length."""
-    draw_length_lines(
-        panels, max_lengths, ("limit", "limits"), lambda max_length: x_of_length(max_length, groups), colours
-    )
-    draw_length_lines(
-        panels, min_lengths, ("from", "from"), lambda min_length: x_of_length(min_length - 1, groups), colours
-    )
+    draw_length_lines(panels, max_lengths, "limit", lambda length: x_of_length(length, groups), colours)
+    draw_length_lines(panels, min_lengths, "from", lambda length: x_of_length(length - 1, groups), colours)
 
 
 def draw_length_lines(
     panels: list[Axes],
-    lengths: Mapping[str, int | None],
-    label_words: tuple[str, str],
+    lengths: Lengths,
+    word: str,
     x_of: Callable[[int], float | None],
     colours: Mapping[str, str],
+    label_distance: float = 0.6,
 ) -> None:
-    """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
+    """A line per length, labelled in the first panel: neutral if all share it, else in the system's colour.
 
-    `label_words` are the singular and the plural for the label. Systems with the same limit alternate in the dashes of
-    one line. Limits close together share one label.
+    Systems with the same length alternate in the dashes of one line. Lines within `label_distance` share one label.
     """
-    shared = len(set(lengths.values())) == 1
+    is_shared = len(set(lengths.values())) == 1
     labels: list[list[tuple[float, int]]] = []
     for length in sorted({length for length in lengths.values() if length is not None}):
-        if (x := x_of(length)) is None:
+        x = x_of(length)
+        if x is None:
             continue
-        line_colours = [LIMIT_COLOUR] if shared else [colours[name] for name in lengths if lengths[name] == length]
-        dash = 4.0
+        line_colours = [colours[name] for name in lengths if lengths[name] == length]
+        if is_shared:
+            line_colours = [LIMIT_COLOUR]
+        gap = DASH * max(1, len(line_colours) - 1)
         for index, colour in enumerate(line_colours):
-            gap = dash * max(1, len(line_colours) - 1)
             for axes in panels:
-                axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-index * dash, (dash, gap)), zorder=1.5)
-        if labels and x - labels[-1][-1][0] < 0.6:
+                axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-index * DASH, (DASH, gap)), zorder=1.5)
+        if labels and x - labels[-1][-1][0] < label_distance:
             labels[-1].append((x, length))
         else:
             labels.append([(x, length)])
-    for close_lengths in labels:
+    for close_lines in labels:
+        plural = "s" if word == "limit" and len(close_lines) > 1 else ""
+        numbers = ", ".join(str(length) for _, length in close_lines)
+        middle = float(np.mean([x for x, _ in close_lines]))
         panels[0].annotate(
-            f"training\n{label_words[len(close_lengths) > 1]} {', '.join(str(length) for _, length in close_lengths)}",
-            (sum(x for x, _ in close_lengths) / len(close_lengths), 1.0),
-            (0, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=FONT_SIZE,
-        )
+            f"training\n{word}{plural} {numbers}", (middle, 1.0), (0, 3), xycoords=("data", "axes fraction"),
+            textcoords="offset points", ha="center", va="bottom", fontsize=FONT_SIZE,
+        )  # fmt: skip
 
 
 def x_of_length(length: int, groups: Sequence[BucketScore]) -> float | None:
@@ -122,7 +120,6 @@ class Bucket(Protocol):
 MIN_PAIRS = 20  # pairs; a score of fewer is mostly noise
 MAX_LINES = 5  # the maximum number of lines with labels at their ends in one panel
 BucketsByRow = Mapping[str, Sequence[BucketScore]]
-Lengths = Mapping[str, int | None]
 
 
 def bleu_by_length_figure(
@@ -170,7 +167,8 @@ def mark_note(buckets: BucketsByRow) -> str:
 
 def small_note(*rows: Sequence[Bucket]) -> str:
     """What hollow marks are, if any bucket has one."""
-    return f"hollow: fewer than {MIN_PAIRS} pairs" if any(is_small(bucket) for row in rows for bucket in row) else ""
+    has_hollow = any(map(is_small, chain.from_iterable(rows)))
+    return f"hollow: fewer than {MIN_PAIRS} pairs" if has_hollow else ""
 
 
 def is_small(bucket: Bucket) -> bool:
@@ -179,15 +177,18 @@ def is_small(bucket: Bucket) -> bool:
 
 def interval_note(buckets: BucketsByRow) -> str:
     """The kind of the intervals, and the number of seeds behind a point."""
-    scored = [bucket for row in buckets.values() for bucket in row if bucket.n and bucket.has_intervals]
+    scored = [bucket for bucket in chain.from_iterable(buckets.values()) if bucket.n and bucket.has_intervals]
     if not scored:
         return ""
-    seeds = sorted({bucket.seeds for bucket in scored})
-    kinds = {False: "bootstrapped over sentences (1 seed)", True: f"Student's over the seeds ({seeds[-1]} seeds)"}
-    shown = [kinds[several] for several in (True, False) if any((number > 1) == several for number in seeds)]
-    has_ranges = any(bucket.seed_range(metric) for bucket in scored for metric in ("bleu", "perplexity"))
-    ranges = ["lowest and highest seed where that leaves the scale"] * has_ranges
-    return f"bars: 95 % interval, {', or '.join([*shown, *ranges])}"
+    seeds = [bucket.seeds for bucket in scored]
+    kinds = []
+    if max(seeds) > 1:
+        kinds.append(f"Student's over the seeds ({max(seeds)} seeds)")
+    if min(seeds) == 1:
+        kinds.append("bootstrapped over sentences (1 seed)")
+    if any(bucket.seed_range("bleu") or bucket.seed_range("perplexity") for bucket in scored):
+        kinds.append("lowest and highest seed where that leaves the scale")
+    return f"bars: 95 % interval, {', or '.join(kinds)}"
 
 
 def overlaid_lines(
@@ -205,9 +206,11 @@ def overlaid_lines(
     )
     ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
     scale_panels(bleu, ratio, first)
-    ends = {system: [bucket.score("bleu") for bucket in row if bucket.n] for system, row in buckets.items()}
-    last = {system: (or_nan(scores[-1]), styles[system][0]) for system, scores in ends.items() if scores}
-    label_lines(bleu, {textwrap.fill(labels[system], 24): end for system, end in last.items()})
+    ends = {}
+    for system, row in buckets.items():
+        if scored := [bucket for bucket in row if bucket.n]:
+            ends[textwrap.fill(labels[system], 24)] = or_nan(scored[-1].score("bleu")), styles[system][0]
+    label_lines(bleu, ends)
     return figure
 
 
@@ -229,9 +232,9 @@ def small_multiples(
                 axes.plot(range(len(row)), scores, color="#cccccc", linewidth=0.7, zorder=1)
         for system in members:
             draw_by_bucket(axes, buckets[system], "bleu", 0.0, styles[system], labels[system])
-        shortest = [min_lengths.get(system) for system in members]
-        before_shortest = [length - 1 for length in shortest if length is not None]
-        for length in dict.fromkeys([*(max_lengths[system] for system in members), *before_shortest]):
+        limits = [max_lengths[system] for system in members]
+        limits += [shortest - 1 for system in members if (shortest := min_lengths.get(system)) is not None]
+        for length in dict.fromkeys(limits):
             if length and (x := x_of_length(length, first)) is not None:
                 axes.axvline(x, color=LIMIT_COLOUR, linewidth=1, linestyle="--", zorder=1.5)
         style_axes(axes)
@@ -299,12 +302,10 @@ def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, t
     than `MIN_PAIRS` pairs have hollow marks.
     """
     groups = common_buckets(results, test_set)[1:]
-    marks = {
-        f"{groups[index].label} n={groups[index].n}": {
-            system: results[system][test_set].buckets[index] for system in results
-        }
-        for index in shown_buckets(groups)
-    }
+    marks = {}
+    for index in shown_buckets(groups):
+        name = f"{groups[index].label} n={groups[index].n}"
+        marks[name] = {system: tests[test_set].buckets[index] for system, tests in results.items()}
     order = sorted(results, key=lambda system: or_nan(beyond[system].score("bleu")))
     return draw_ranking(marks, order, f"BLEU on {test_set}, by source length in subwords")
 
@@ -312,11 +313,12 @@ def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, t
 def ranking_by_test_set_figure(results: ScoresByRow) -> Figure:
     """As `ranking_figure`, of all pairs of each test set, ordered by the mean over the test sets."""
     tests = next(iter(results.values()))
-    marks = {
-        f"{test} n={tests[test].overall.n}": {system: by_test[test].overall for system, by_test in results.items()}
-        for test in tests
-    }
-    order = sorted(results, key=lambda system: sum(or_nan(mark[system].score("bleu")) for mark in marks.values()))
+    marks, totals = {}, dict.fromkeys(results, 0.0)
+    for test, first in tests.items():
+        marks[f"{test} n={first.overall.n}"] = {system: by_test[test].overall for system, by_test in results.items()}
+        for system, by_test in results.items():
+            totals[system] += or_nan(by_test[test].overall.score("bleu"))
+    order = sorted(totals, key=totals.__getitem__)
     return draw_ranking(marks, order, "BLEU of all pairs")
 
 
@@ -328,17 +330,11 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
     for (name, by_system), colour, marker in zip(marks.items(), shades, cycle(MARKERS), strict=False):
         groups = [by_system[system] for system in order]
         scores = [or_nan(group.score("bleu")) for group in groups]
+        face_colour = "white" if any(map(is_small, groups)) else colour
         axes.errorbar(
-            scores,
-            range(len(order)),
-            xerr=interval_bars(groups, "bleu"),
-            fmt=marker,
-            color=colour,
-            markersize=5,
-            markerfacecolor="white" if any(map(is_small, groups)) else colour,
-            elinewidth=0.8,
-            label=name,
-        )
+            scores, range(len(order)), xerr=interval_bars(groups, "bleu"), fmt=marker, color=colour, markersize=5,
+            markerfacecolor=face_colour, elinewidth=0.8, label=name,
+        )  # fmt: skip
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
     columns = {name: list(by_system.values()) for name, by_system in marks.items()}
@@ -407,7 +403,8 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     note = textwrap.fill(mark_note(buckets).replace("sentences", "windows").replace("pairs", "windows"), 100)
     label_axes(axes, "\n".join(filter(None, [length_unit(first), note])), "perplexity")
     style_axes(axes)
-    known = [score for row in buckets.values() for bucket in row if (score := bucket.score("perplexity")) is not None]
+    scores = [bucket.score("perplexity") for bucket in chain.from_iterable(buckets.values())]
+    known = [score for score in scores if score is not None]
     if known and max(known) > MAX_LINEAR_RATIO * min(known):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(ScalarFormatter())
@@ -415,8 +412,9 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     if has_legend:
         add_legend(figure, axes.get_lines())
     else:
-        ends = {
-            labels[system]: (or_nan(row[-1].score("perplexity")), colours[system]) for system, row in buckets.items()
-        }
-        label_lines(axes, {name: end for name, end in ends.items() if not math.isnan(end[0])})
+        ends = {}
+        for system, row in buckets.items():
+            if (last := row[-1].score("perplexity")) is not None:
+                ends[labels[system]] = last, colours[system]
+        label_lines(axes, ends)
     return figure
