@@ -1,7 +1,6 @@
 """The explorer: its plots and numbers are those of the hooks, and its page works in a browser."""
 
 import importlib.util
-import itertools
 import json
 import math
 import os
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from support.models import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
 from transformers import BartConfig
@@ -113,31 +110,6 @@ def test_the_scores_figure_of_a_decoder_has_no_future_keys():
 def test_plots_are_not_blank():
     for picture in encoding_views(of("sinusoidal"), 16).values():
         assert len(set(render_png(picture.draw()))) > 100
-
-
-@pytest.mark.slow
-def test_a_layout_is_computed_once_and_fits_all_figures_like_it():
-    """The same figure is the same picture; another with its layout stands where its own would be, and is not cut."""
-    kept: OrderedDict[Any, Any] = OrderedDict()
-    alike, borrowed = {}, 0
-    for width, positions in itertools.product((8, 100, 512), (3, 100, 150, 1000)):
-        for name, picture in encoding_views(of("relative", width=width, heads=1), positions).items():
-            kept.clear()
-            first = render_png(picture.draw(), kept)
-            assert render_png(figure := picture.draw(), kept) == first
-            assert isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine), "no layout was looked for"
-            ((like, (boxes, texts)),) = kept.items()
-            if (name, like) in alike:
-                kept[like], other = alike[name, like], picture.draw()
-                render_png(other, kept)
-                borrowed += 1
-                for box, axes in zip(boxes, other.axes, strict=True):
-                    np.testing.assert_allclose(axes.get_position(original=True).extents, box.extents, atol=0.02)
-                inside = other.get_tightbbox().padded(-0.03)
-                assert inside.x0 >= 0 and inside.x1 <= other.get_figwidth(), (name, width, positions)
-                assert inside.y0 >= 0 and inside.y1 <= other.get_figheight(), (name, width, positions)
-            alike.setdefault((name, like), (boxes, texts))
-    assert borrowed > 3
 
 
 def test_a_custom_encoding_is_plotted_in_the_explorer(unregistered_after):
