@@ -104,6 +104,7 @@ DEFAULTS_SUIT = {
     "fertility_loss_weight",
     "recurrent_step",
     "window_lookahead",
+    "window_sinks",
     "sinusoidal_offset",
     "sinusoidal_base",
 }
