@@ -15,6 +15,8 @@ from .hub.version import __version__
 from .inference.ctranslate2_engine import CTranslate2Translator, to_ctranslate2
 from .inference.onnx_engine import PosEncOnnxModel, to_onnx
 from .inference.streaming import StreamingTranslator
+from .measure.measure import measure_length
+from .measure.report import LengthReport
 from .metrics.loading import load_length_buckets, load_translation_audit
 from .tokenizer.tokenization_posenc import PosEncTokenizer
 from .transformer.configuration_posenc import PosEncConfig
@@ -33,6 +35,7 @@ __all__ = [
     "CTranslate2Translator",
     "EncodingConfig",
     "EncodingParameter",
+    "LengthReport",
     "PosEncCausalConfig",
     "PosEncCausalModel",
     "PosEncConfig",
@@ -57,6 +60,7 @@ __all__ = [
     "from_transformers",
     "load_length_buckets",
     "load_translation_audit",
+    "measure_length",
     "register_alignment",
     "register_position_encoding",
     "sinusoids",

@@ -1,0 +1,60 @@
+"""Records of a measurement in a folder, each saved when it is made; and what a model's config claims."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..hub.version import __version__
+from ..utils.atomic_io import atomic_write, exclusive_lock, first_difference, short_hash
+
+Record = dict[str, Any]
+# Fields of configs with the longest input, in the order in which they are looked for.
+LENGTH_FIELDS = ("max_sequence_length", "max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+
+
+class Store:
+    """Records in a folder, each saved when it is made; in no folder, nothing is saved.
+
+    Raises a ValueError for a folder with the records of another measurement.
+    """
+
+    def __init__(self, folder: str | Path | None, settings: dict[str, object], model: PreTrainedModel) -> None:
+        self.folder = None if folder is None else Path(folder)
+        if self.folder is None:
+            return
+        values = [float(value) for weight in model.parameters() for value in weight.detach().flatten()[:8]]
+        settings |= {"weights": short_hash(str(values)), "config": short_hash(model.config.to_json_string())}
+        settings |= {"version": __version__}
+        path = self.folder / "settings.json"
+        if path.exists():
+            difference = first_difference(json.loads(path.read_text(encoding="utf-8")), settings)
+            if difference is not None:
+                raise ValueError(
+                    f"output must be a new folder or that of the same measurement, but in {self.folder} {difference}; "
+                    "choose another folder, or delete it."
+                )
+        atomic_write(path, json.dumps(settings, indent=1))
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Context manager: no other process measures into the folder."""
+        return nullcontext() if self.folder is None else exclusive_lock(self.folder / ".lock")
+
+    def saved(self, name: str, make: Callable[[], Record]) -> Record:
+        """The saved record of this name; else that which `make` makes, saved."""
+        if self.folder is None:
+            return make()
+        path = self.folder / "parts" / f"{name}.json"
+        if not path.exists():
+            atomic_write(path, json.dumps(make()))
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def claimed_length(model: PreTrainedModel) -> int | None:
+    """The longest input by the model's config, None if it has none."""
+    config = model.config.get_text_config()
+    values = [getattr(config, name, None) for name in LENGTH_FIELDS]
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
