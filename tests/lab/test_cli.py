@@ -103,7 +103,7 @@ def test_settings_stand_before_and_after_options() -> None:
 
 def test_each_command_has_a_function_and_each_choice_exists() -> None:
     _, parsers = cli.make_parsers()
-    assert [name for name in parsers if not callable(getattr(commands, name, None))] == []
+    assert [name for name in parsers if not callable(getattr(commands, name.replace("-", "_"), None))] == []
     assert tuple(commands.EXPORTERS) == cli.ENGINES
     assert FORMATS == cli.FORMATS
 

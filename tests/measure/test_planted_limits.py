@@ -1,38 +1,94 @@
 """Models whose limits are planted are measured as what they are."""
 
-import pytest
-from support.measured import LENGTHS, character_tokenizer, copy_model, induction_model, periodic_texts
+import math
 
+import pytest
+import torch
+from support.measured import (
+    LENGTHS,
+    character_tokenizer,
+    copy_model,
+    induction_model,
+    periodic_texts,
+    vocabulary,
+)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from hf_posenc import PosEncCausalConfig, PosEncForCausalLM
 from hf_posenc.measure.measure import measure_length
 from hf_posenc.measure.report import LengthReport, reach
 
 TEXTS = periodic_texts(LENGTHS[-1])
+SMALL = {"vocab_size": vocabulary(), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
-def measured(model, lengths=LENGTHS) -> LengthReport:
-    return measure_length(model, character_tokenizer(), TEXTS, lengths, max_blocks=16, trials=1, progress=False)
+def measured(model: PreTrainedModel) -> LengthReport:
+    report = measure_length(model, character_tokenizer(), TEXTS, LENGTHS, max_blocks=16, trials=1, progress=False)
+    assert isinstance(report, LengthReport)
+    return report
 
 
 @pytest.mark.parametrize("window", [64, 128])
 def test_a_model_that_copies_within_a_window_by_construction(window: int) -> None:
     report = measured(copy_model(window))
-    print(report.to_markdown())
-    assert report.useful_length == window
-    assert reach(report.copying) == window
-    assert reach(report.retrieval) == window
+    assert report.useful_length == reach(report.copying) == reach(report.retrieval) == window
+    assert report.verdict == (
+        f"claimed 128; loss stops falling at {window}; copying above 90 % up to {window}; "
+        f"retrieval above 90 % up to {window}"
+    )
 
 
 @pytest.mark.parametrize("window", [32, 64, 128])
-def test_our_model_with_a_window(window: int) -> None:
-    """The second layer reads tokens of the window, and the first layer one more."""
+def test_a_model_of_ours_with_a_window(window: int) -> None:
+    """Its second layer copies from tokens of the window."""
     report = measured(induction_model("t5+window", window_size=window))
-    print(report.to_markdown())
-    assert report.useful_length == window
-    assert reach(report.copying) == window
+    assert report.useful_length == reach(report.copying) == window
+    record = report.records("attention")[LENGTHS[-1]]
+    outside = [edge > window for edge in record["from_distance"]]
+    assert sum(mass for mass, is_outside in zip(record["mass"], outside, strict=True) if is_outside) < 1e-6
+    assert record["first_tokens"] < 1e-6
 
 
-def test_our_model_without_a_window() -> None:
+def test_a_model_of_ours_without_a_window() -> None:
     report = measured(induction_model("t5"))
-    print(report.to_markdown())
-    assert report.useful_length == LENGTHS[-1]
-    assert reach(report.copying) == LENGTHS[-1]
+    assert report.useful_length == reach(report.copying) == LENGTHS[-1]
+    assert "loss still falls at 256, the longest" in report.verdict
+
+
+@pytest.mark.parametrize("architecture", ["ours", "GPT-2"])
+def test_a_learned_table_ends(architecture: str) -> None:
+    if architecture == "ours":
+        config = PosEncCausalConfig(**SMALL, position_encoding_type="learned", learned_max_positions=100)
+        model = PosEncForCausalLM(config)
+    else:
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary(), n_embd=16, n_layer=1, n_head=2, n_positions=100))
+    report = measured(model)
+    assert report.readable == 64
+    assert report.verdict.startswith("claimed 100; reads up to 64; ")
+    assert report.failure is not None and "100" in report.failure
+    assert "| 128 | - | - | - |" in report.to_markdown()
+
+
+def test_no_positions() -> None:
+    """A layer without positions, and without a difference between tokens, attends to all of them alike."""
+    model = PosEncForCausalLM(PosEncCausalConfig(**SMALL, position_encoding_type="none"))
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight.zero_()
+    report = measured(model)
+    assert report.wavelengths == []
+    assert reach(report.copying) is None and reach(report.retrieval) is None
+    record = report.records("attention")[256]
+    assert record["first_tokens"] == pytest.approx(4 / 248.5, rel=0.01)
+    assert record["mass"][6:8] == pytest.approx([32 / 248.5, 64 / 248.5], rel=0.01)  # distances 32-63, 64-127
+
+
+@pytest.mark.parametrize("architecture", ["ours", "Llama"])
+def test_wavelengths_of_rope(architecture: str) -> None:
+    if architecture == "ours":
+        model = PosEncForCausalLM(PosEncCausalConfig(**SMALL, position_encoding_type="rotary"))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**SMALL, intermediate_size=8, max_position_embeddings=512))
+    report = measured(model)
+    assert report.wavelengths == pytest.approx([2 * math.pi * 10000 ** (channel / 8) for channel in (0, 2, 4, 6)])
+    if architecture == "Llama":
+        assert "2 of 4 exceed the claimed length" in report.rope_line

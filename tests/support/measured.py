@@ -82,7 +82,9 @@ class CopyModel(PreTrainedModel, GenerationMixin):
 
 
 def copy_model(window: int) -> CopyModel:
-    return CopyModel(CopyConfig(window=window, vocab_size=vocabulary())).eval()
+    model = CopyModel(CopyConfig(window=window, vocab_size=vocabulary())).eval()
+    model.generation_config.use_cache = False
+    return model
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ PROGRAM = "hf-posenc"
 OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 # Choices of options, by the names that the library takes; a test compares them.
 ENGINES, FORMATS = ("ctranslate2", "onnx"), ("posenc", "transformers")
+DTYPES = ("float32", "bfloat16", "float16")
 TABLE_FORMATS = ("markdown", "latex", "csv", "html")
 # Commands whose arguments include `name=value` between or after their options.
 WITH_SETTINGS = ("train", "figures", "convert", "lengthen")
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with explain_full_disk(written if isinstance(written, Path) else Path()):
             if options.register:
                 commands.register_encodings(options.register)
-            getattr(commands, options.command)(options)
+            getattr(commands, options.command.replace("-", "_"))(options)
 
 
 def import_commands() -> ModuleType:
@@ -145,6 +146,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
 
     add_training_commands(add_command)
     add_translation_commands(add_command)
+    add_measure_command(add_command)
     add_run_commands(add_command)
     add_result_commands(add_command)
     add_plot_commands(add_command)
@@ -237,6 +239,28 @@ def add_translation_commands(add_command: AddCommand) -> None:
     command.add_argument("--to", choices=FORMATS, default="posenc", help="default: a model of this family")
     command.add_argument("--source-tag", help="language tag of a multilingual model's source, such as de or deu_Latn")
     command.add_argument("--target-tag", help="tag of its target, with which translations then begin")
+
+
+def add_measure_command(add_command: AddCommand) -> None:
+    """The command that measures any model of transformers or of this family."""
+    command = add_command("measure-length", "measure the length that a language model can use, and print a report")
+    command.add_argument("model", help="a folder, or a name on the Hub: a language model or an encoder-decoder")
+    text_help = "documents, one a file, plain or compressed; of an encoder-decoder sources, one a line"
+    command.add_argument("texts", nargs="+", type=path_argument, metavar="TEXT", help=text_help)
+    references_help = "of an encoder-decoder: a reference for each source"
+    command.add_argument("--references", type=path_argument, metavar="FILE", help=references_help)
+    lengths_help = "in tokens, ascending (default: 128, 256, ... to twice the claimed length, if a text has as many)"
+    command.add_argument("--lengths", nargs="+", type=positive_int, metavar="N", help=lengths_help)
+    output_help = "the folder for report.json, report.md and report.png; the same command resumes after a kill"
+    command.add_argument("--output", type=path_argument, metavar="FOLDER", help=output_help)
+    blocks_help = "blocks of the longest length that are scored, or pairs of each source length (default 8)"
+    command.add_argument("--max-blocks", type=positive_int, default=8, metavar="N", help=blocks_help)
+    trials_help = "random inputs for each length and depth (default 2)"
+    command.add_argument("--trials", type=positive_int, default=2, metavar="N", help=trials_help)
+    command.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the first GPU if there is one)")
+    dtype_help = "of the weights (default: the checkpoint's on a GPU, float32 on a CPU)"
+    command.add_argument("--dtype", choices=DTYPES, help=dtype_help)
+    command.add_argument("--gguf", metavar="FILE", help="the GGUF file of the folder to read, by its name")
 
 
 def add_run_commands(add_command: AddCommand) -> None:

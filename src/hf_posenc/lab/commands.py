@@ -121,6 +121,33 @@ def compare(options: argparse.Namespace) -> None:
     print(f"{render_text(made)}{render_notes([made])}", end="")
 
 
+def measure_length(options: argparse.Namespace) -> None:
+    """Measure a model, and print its report."""
+    from ..measure.loading import load_for_measuring
+    from ..measure.measure import measure_length as measure_model
+
+    silence_logging()
+    texts = []
+    for path in options.texts:
+        lines = list(read_lines(path))
+        texts += ["\n".join(lines)] if options.references is None else lines
+    references = None if options.references is None else list(read_lines(options.references))
+    name = checkpoint_name(Path(options.model))
+    model, tokenizer = load_for_measuring(name, device=options.device, dtype=options.dtype, gguf_file=options.gguf)
+    report = measure_model(
+        model,
+        tokenizer,
+        texts,
+        options.lengths,
+        references=references,
+        output=options.output,
+        max_blocks=options.max_blocks,
+        trials=options.trials,
+        progress=sys.stderr.isatty(),
+    )
+    print(report.to_markdown(), end="")
+
+
 def unit_labels(options: argparse.Namespace, row: "SavedRow", test: str) -> list[str] | None:
     """The label of each scored pair of a row's test set, None if each is a unit of its own."""
     if options.units == "sentence":

@@ -1,32 +1,36 @@
-"""The figure of a report: five panels and the verdict. It needs matplotlib, of the extra "plots"."""
+"""The files of a report: JSON, Markdown, and a figure, which needs matplotlib, of the extra "plots"."""
 
 import io
+import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..utils.atomic_io import atomic_save
+from ..utils.atomic_io import atomic_save, atomic_write
+from .report import LengthReport
+from .seq2seq import SourceReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .report import LengthReport
-
+ReportT = TypeVar("ReportT", LengthReport, SourceReport)
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#444444"  # Okabe and Ito's, for colour-blind readers
 SIZE_INCHES, FONT_SIZE, DPI = (12.0, 7.0), 9, 150
 
 
-def save_figure(report: Any, path: Path) -> None:
-    """Write the figure of a report as a PNG; without matplotlib, nothing."""
+def save_report(report: ReportT, folder: Path, draw: Callable[[ReportT], "Figure"]) -> None:
+    """Write report.json, report.md and, with matplotlib, report.png into a folder."""
+    atomic_write(folder / "report.json", json.dumps(report.to_dict(), indent=1) + "\n")
+    atomic_write(folder / "report.md", report.to_markdown())
     try:
-        import matplotlib  # noqa: F401  imported by `figure` too
+        figure = draw(report)
     except ModuleNotFoundError:
         return
     buffer = io.BytesIO()
-    report.figure().savefig(buffer, format="png", dpi=DPI)
-    atomic_save(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
+    figure.savefig(buffer, format="png", dpi=DPI)
+    atomic_save(folder / "report.png", lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
 def new_figure(rows: int, columns: int) -> tuple["Figure", list["Axes"]]:
@@ -37,15 +41,15 @@ def new_figure(rows: int, columns: int) -> tuple["Figure", list["Axes"]]:
     return figure, list(figure.subplots(rows, columns).flat)
 
 
-def draw_report(report: "LengthReport") -> "Figure":
+def draw_report(report: LengthReport) -> "Figure":
     """Loss by position and by context, copying and retrieval, retrieval by depth, attention; and the verdict."""
     figure, (position, context, accuracy, depth, attention, text) = new_figure(2, 3)
     draw_loss(position, report.loss_by_bucket, BLUE)
     style(position, "Loss by position", "position (tokens)", "loss (nats)", report.claimed)
-    numbers = report.to_dict()
-    draw_loss(context, numbers["loss_by_context"], ORANGE)
-    context.axvline(report.useful_length, color=ORANGE, linestyle=":")
-    style(context, "Loss of the same tokens, context cut", "context (tokens)", "loss (nats)", report.claimed)
+    useful = report.useful_length
+    draw_loss(context, report.to_dict()["extra_loss"], ORANGE)
+    context.axvline(useful, color=ORANGE, linestyle=":")
+    style(context, f"The same tokens, other context than {useful}", "context (tokens)", "extra loss", report.claimed)
     lines = {"copying": report.copying, "needle": report.answers("needle"), "key-value": report.answers("key_value")}
     for (label, values), colour, marker in zip(lines.items(), (GREEN, BLUE, ORANGE), "so^", strict=True):
         lengths = sorted(values)
@@ -75,7 +79,7 @@ def draw_loss(axes: "Axes", by_length: Mapping[int, Mapping[str, Any]], colour: 
         axes.fill_between(lengths, lows, highs, color=colour, alpha=0.2, linewidth=0)
 
 
-def draw_depths(axes: "Axes", report: "LengthReport") -> None:
+def draw_depths(axes: "Axes", report: LengthReport) -> None:
     """A map of the accuracy of retrieval, by length and depth, over both kinds."""
     records = report.records("retrieval")
     lengths = [length for length in records if records[length]["needle"] and records[length]["key_value"]]
@@ -98,7 +102,7 @@ def draw_depths(axes: "Axes", report: "LengthReport") -> None:
     axes.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths], fontsize=FONT_SIZE)
 
 
-def draw_attention(axes: "Axes", report: "LengthReport") -> None:
+def draw_attention(axes: "Axes", report: LengthReport) -> None:
     """Cumulative attention by distance at the shortest and the longest length, and the share of the first tokens."""
     records = report.records("attention")
     for length, colour in zip(sorted({*list(records)[:1], *list(records)[-1:]}), (BLUE, ORANGE), strict=False):
@@ -119,7 +123,7 @@ def draw_attention(axes: "Axes", report: "LengthReport") -> None:
     )
 
 
-def repetition_line(report: "LengthReport") -> str:
+def repetition_line(report: LengthReport) -> str:
     """One sentence on repetition at the shortest and the longest length."""
     records = report.records("repetition")
     if not records:
@@ -144,3 +148,14 @@ def style(axes: "Axes", title: str, x: str, y: str, claimed: int | None) -> None
     axes.tick_params(labelsize=FONT_SIZE)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_sources(report: SourceReport) -> "Figure":
+    """Loss and chrF by source length."""
+    figure, panels = new_figure(1, 2)
+    names = {"loss": "Loss of references (nats)", "chrf": "chrF of translations"}
+    for axes, (name, label), colour in zip(panels, names.items(), (BLUE, ORANGE), strict=True):
+        draw_loss(axes, report.means(name), colour)
+        style(axes, label, "source length (tokens)", label, report.claimed)
+    figure.suptitle(f"{report.model}: {report.verdict}", fontsize=FONT_SIZE + 1, wrap=True)
+    return figure

@@ -30,6 +30,12 @@ def load_for_measuring(
     a vocabulary, or that does not fit into memory.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):  # by the kind of device
+        raise ValueError(
+            f"device must be one of torch's that is here, but it is {device!r}; choose another, or leave it out."
+        ) from None
     options = {} if gguf_file is None else {"gguf_file": gguf_file}
     config = auto_from_pretrained(AutoConfig, name, **options)
     mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if config.is_encoder_decoder else MODEL_FOR_CAUSAL_LM_MAPPING
@@ -56,9 +62,14 @@ def validate_memory(name: str, config: PreTrainedConfig, device: str, dtype: str
         model = auto_model_class(config).from_config(config)
     loaded_dtype = (config.dtype or torch.float32) if dtype == "auto" else getattr(torch, dtype)
     needed = ROOM * sum(weight.numel() for weight in model.parameters()) * loaded_dtype.itemsize
-    free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info(device)[0]
+    free = free_bytes(device)
     if needed > free:
         raise ValueError(
             f"The weights of {name} must fit into memory, but in {loaded_dtype} they need {needed / GIB:.1f} GiB and "
             f"{device} has {free / GIB:.1f} GiB free; choose a larger device, or another --dtype such as bfloat16."
         )
+
+
+def free_bytes(device: str) -> int:
+    """The free memory of a device, in bytes; of a device that is neither a CPU nor a GPU of CUDA, that of the CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else psutil.virtual_memory().available

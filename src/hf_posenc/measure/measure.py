@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..utils.atomic_io import short_hash
-from ..utils.worker_processes import is_out_of_memory
+from .figure import draw_report, draw_sources, save_report
 from .parts import PARTS, Job, Record, position_table, wavelengths
 from .report import LengthReport
-from .seq2seq import measure_sources
+from .seq2seq import SourceReport, measure_sources
 from .store import Store, claimed_length
 from .text import default_lengths, encode, make_blocks, prefix_tokens, validate_lengths
 
@@ -31,7 +30,7 @@ def measure_length(
     max_blocks: int = 8,
     trials: int = 2,
     progress: bool = True,
-) -> Any:
+) -> LengthReport | SourceReport:
     """Measure the length that a language model can use, and return a report; `str` of it is the verdict.
 
     `model` is decoder-only, any class of transformers or of this package; `texts` are documents. At each of `lengths`,
@@ -48,9 +47,14 @@ def measure_length(
     Raises a ValueError, before any compute, for lengths that do not ascend, for texts that are shorter than the longest
     of them, and for a model that reads later tokens.
     """
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list of documents, but they are one string; put it into a list.")
     texts = list(texts)
     if model.config.is_encoder_decoder:
-        return measure_sources(model, tokenizer, texts, references, lengths, output, max_blocks, progress)
+        by_source = measure_sources(model, tokenizer, texts, references, lengths, output, max_blocks, progress)
+        if output is not None:
+            save_report(by_source, Path(output), draw_sources)
+        return by_source
     if references is not None:
         raise ValueError("references are of an encoder-decoder, but the model is decoder-only; leave them out.")
     prefix = prefix_tokens(tokenizer)
@@ -66,13 +70,14 @@ def measure_length(
     model.eval()
     try:
         validate_causal(model, blocks[0].ids_T[:16])
-        store = Store(output, {"lengths": lengths, "trials": trials, "blocks": short_hash(str(blocks))}, model)
+        content = short_hash(str([block.ids_T.tolist() for block in blocks]))
+        store = Store(output, {"lengths": lengths, "trials": trials, "blocks": content}, model)
         with store.lock():
             report = measure_parts(job, store, claimed)
     finally:
         model.train(was_training)
     if output is not None:
-        report.save(output)
+        save_report(report, Path(output), draw_report)
     return report
 
 
@@ -89,7 +94,7 @@ def measure_parts(job: Job, store: Store, claimed: int | None) -> LengthReport:
         if table is not None and length > table:
             record: Record = {"failure": f"Its table has {table} positions."}
         else:
-            record = store.saved(f"{name}-{length}", partial(attempt, job, name, length))
+            record = store.saved(f"{name}-{length}", partial(PARTS[name], job, length))
         if name == "context" and "failure" in record:
             failure, lengths = record["failure"], [shorter for shorter in lengths if shorter < length]
             if not lengths:
@@ -113,25 +118,14 @@ def measure_parts(job: Job, store: Store, claimed: int | None) -> LengthReport:
     )
 
 
-def attempt(job: Job, name: str, length: int) -> Record:
-    """The record of a part at a length; if the model cannot read as much, a record of that failure."""
-    try:
-        return PARTS[name](job, length)
-    except Exception as error:
-        if not isinstance(error, (ValueError, IndexError)) and not is_out_of_memory(error):
-            raise
-        return {"failure": " ".join(str(error).split())[:300]}
-
-
 @torch.no_grad()
 def validate_causal(model: PreTrainedModel, ids_T: torch.Tensor) -> None:
-    """Raise a ValueError if the logits of a token depend on a later one."""
-    ids_2T = ids_T.repeat(2, 1)
-    ids_2T[1, -1] = ids_2T[1, 0]
-    if ids_2T[0, -1] == ids_2T[1, -1]:
-        ids_2T[1, -1] = ids_2T[1, 1]
-    first, second = model(input_ids=ids_2T.to(model.device), use_cache=False).logits[:, :-1].float()
-    if not torch.allclose(first, second, atol=1e-2, rtol=1e-2):
+    """Raise a ValueError if the logits of a token depend on later ones, here on the second half."""
+    half = len(ids_T) // 2
+    ids_2T = torch.stack([ids_T, torch.cat([ids_T[:half], ids_T[:half].flip(0)])])
+    logits_2TV = model(input_ids=ids_2T.to(model.device), use_cache=False).logits[:, :half]
+    rounding = 16 * torch.finfo(logits_2TV.dtype).eps * logits_2TV.abs().max()
+    if (logits_2TV[0] - logits_2TV[1]).abs().max() > rounding:
         raise ValueError(
             f"A language model must not read later tokens, but {type(model).__name__} does; give one that is "
             "decoder-only, or load an encoder with is_decoder=True."

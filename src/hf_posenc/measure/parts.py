@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from .scoring import score_tokens
 from .store import Record
 from .text import Block, key_value_prompt, needle_prompt, random_copy
 
+PROMPTS = {"needle": needle_prompt, "key_value": key_value_prompt}
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MAX_SCORED = 64  # tokens of a block that are scored with every context
 NEW_TOKENS = 64  # tokens that are generated
@@ -99,24 +101,18 @@ def retrieval(job: Job, length: int) -> Record:
 
     Every token of the answer must be the most likely one; greedy decoding then generates the answer.
     """
-    record: Record = {"depth": list(DEPTHS), "needle": [], "key_value": []}
-    room = length - len(job.prefix)
-    for depth in job.bar(DEPTHS, f"retrieval {length}"):
-        hits: dict[str, list[bool]] = {"needle": [], "key_value": []}
+    record: Record = {"depth": list(DEPTHS), **{kind: [] for kind in PROMPTS}}
+    for depth, (kind, make_prompt) in job.bar(list(product(DEPTHS, PROMPTS.items())), f"retrieval {length}"):
+        hits = []
         for trial in range(job.trials):
             haystack = job.blocks[trial % len(job.blocks)].ids_T[len(job.prefix) :].tolist()
-            rng = job.random("retrieval", length, depth, trial)
-            prompts = {
-                "needle": needle_prompt(job.tokenizer, haystack, rng, room, depth),
-                "key_value": key_value_prompt(job.tokenizer, rng, room, depth),
-            }
-            for kind, prompt in prompts.items():
-                if prompt is not None:
-                    ids_T = torch.tensor(job.prefix + prompt[0])
-                    hits[kind].append(bool(score_tokens(job.model, ids_T, length - prompt[1])[1].all()))
-        for kind, found in hits.items():
-            if found:
-                record[kind].append(sum(found) / len(found))
+            rng = job.random(kind, length, depth, trial)
+            prompt = make_prompt(job.tokenizer, haystack, rng, length - len(job.prefix), depth)
+            if prompt is not None:
+                ids_T = torch.tensor(job.prefix + prompt[0])
+                hits.append(bool(score_tokens(job.model, ids_T, length - prompt[1])[1].all()))
+        if hits:
+            record[kind].append(sum(hits) / len(hits))
     return record
 
 
@@ -132,6 +128,7 @@ def repetition(job: Job, length: int) -> Record:
     settings = GenerationConfig(
         max_new_tokens=size,
         min_new_tokens=size,
+        use_cache=config.use_cache,
         eos_token_id=config.eos_token_id,
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id or 0,

@@ -1,18 +1,12 @@
 """The report of a measurement: the numbers of each part, one line of verdict, JSON and Markdown."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..utils.atomic_io import atomic_write
 from .parts import DEPTHS, NEW_TOKENS
 from .scoring import mean_with_interval
 from .store import Record
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FALL = 0.01  # nats: a loss that is lower by more than this, one percent of perplexity, is lower
 RISE = 0.05  # nats: a loss that is higher by more than this has risen
@@ -146,6 +140,7 @@ class LengthReport:
             "trials": self.trials,
             "loss_by_position": self.loss_by_bucket,
             "loss_by_context": {length: mean_with_interval(context[length]["loss"], self.groups) for length in context},
+            "extra_loss": {length: self.context_gain(length, self.useful_length) for length in context},
             "copying": self.copying,
             "needle": self.answers("needle"),
             "key_value": self.answers("key_value"),
@@ -211,25 +206,6 @@ class LengthReport:
             cells.append("-")
         cells += [percent(attention["first_tokens"]), str(half_distance(attention))] if attention else ["-", "-"]
         return cells
-
-    def figure(self) -> "Figure":
-        """The figure of five panels; needs matplotlib."""
-        from .figure import draw_report
-
-        return draw_report(self)
-
-    def save(self, folder: str | Path) -> None:
-        """Write report.json, report.md and, with matplotlib, report.png into a folder."""
-        save_report(self, Path(folder))
-
-
-def save_report(report: Any, folder: Path) -> None:
-    """Write what `to_dict`, `to_markdown` and `figure` of a report return; no figure without matplotlib."""
-    from .figure import save_figure
-
-    atomic_write(folder / "report.json", json.dumps(report.to_dict(), indent=1) + "\n")
-    atomic_write(folder / "report.md", report.to_markdown())
-    save_figure(report, folder / "report.png")
 
 
 def is_above(difference: Mapping[str, Any], threshold: float) -> bool:

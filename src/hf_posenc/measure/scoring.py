@@ -65,7 +65,7 @@ def replaced_body(body: nn.Module, outputs: Any) -> Iterator[dict[str, Any]]:
         return type(outputs)(last_hidden_state=outputs.last_hidden_state[:, state["slice"]])
 
     own_forward = vars(body).get("forward")  # that of accelerate, for models on several devices
-    body.forward = forward  # type: ignore[method-assign]
+    body.forward = forward
     try:
         yield state
     finally:

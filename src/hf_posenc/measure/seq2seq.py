@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..utils.atomic_io import short_hash
-from .report import RISE, THRESHOLD, save_report, with_interval
+from .report import RISE, THRESHOLD, with_interval
 from .scoring import mean_with_interval
 from .store import Record, Store, claimed_length
 from .text import validate_lengths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MIN_SOURCE = 2  # tokens
 EXTRA_TOKENS = 50  # of a translation, beyond twice its source
@@ -44,7 +41,7 @@ class SourceReport:
         """The mean of "loss" or "chrf" by source length, with its interval over pairs."""
         by_length = dict[int, Mapping[str, Any]]()
         for length, record in self.records.items():
-            if record[name]:
+            if record.get(name):
                 by_length[length] = mean_with_interval(record[name], range(len(record[name])))
         return by_length
 
@@ -53,21 +50,16 @@ class SourceReport:
         """One line: the claimed length, and up to which source length loss and chrF stay near their best."""
         claims = ["claims no length" if self.claimed is None else f"claimed {self.claimed}"]
         losses, scores = self.means("loss"), self.means("chrf")
+        if len(losses) < len(self.lengths):
+            claims.append(f"reads sources of up to {max(losses)}")
         best = min(losses, key=lambda length: losses[length]["mean"])
-        lowest = losses[best]["mean"]
-        claims.append(f"loss is lowest at sources of up to {best} tokens")
-        for length in losses:
-            interval = losses[length]["interval"]
-            if length > best and losses[length]["mean"] > lowest + RISE and (not interval or interval[0] > lowest):
-                claims.append(f"loss rises at sources of up to {length}")
-                break
-        kept, highest = next(iter(scores)), 0.0
-        for length, score in scores.items():
-            highest = max(highest, score["mean"])
-            if score["mean"] < THRESHOLD * highest:
-                break
-            kept = length
-        claims.append(f"chrF stays above 90 % of its best up to {kept}")
+        higher = [length for length in losses if length > best and losses[length]["mean"] > losses[best]["mean"] + RISE]
+        claims.append(f"loss is lowest at sources of up to {best}")
+        if higher:
+            claims.append(f"loss rises at sources of up to {higher[0]}")
+        highest = max(score["mean"] for score in scores.values())
+        kept = [length for length in scores if scores[length]["mean"] >= THRESHOLD * highest]
+        claims.append(f"chrF within 90 % of its best up to {kept[-1]}")
         return "; ".join(claims)
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +69,7 @@ class SourceReport:
             "verdict": self.verdict,
             "claimed_length": self.claimed,
             "lengths": self.lengths,
-            "pairs": {length: len(record["loss"]) for length, record in self.records.items()},
+            "pairs": {length: len(record.get("loss", [])) for length, record in self.records.items()},
             "loss": self.means("loss"),
             "chrf": self.means("chrf"),
         }
@@ -88,28 +80,12 @@ class SourceReport:
         lines = [f"# Usable source length of {self.model}", "", f"**{self.verdict}**", ""]
         lines += ["| source tokens up to | pairs | loss | chrF |", "| --- | --- | --- | --- |"]
         for length, record in self.records.items():
-            cells = [str(length), str(len(record["loss"]))]
+            cells = [str(length), str(len(record.get("loss", [])))]
             cells += [with_interval(losses.get(length)), with_interval(scores.get(length))]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", "Losses of references in nats a token, chrF of greedy translations: means over pairs, with 95 % "]
         lines[-1] += "bootstrap intervals over pairs."
         return "\n".join(lines) + "\n"
-
-    def figure(self) -> "Figure":
-        """The figure of two panels; needs matplotlib."""
-        from .figure import BLUE, ORANGE, draw_loss, new_figure, style
-
-        figure, (loss, score) = new_figure(1, 2)
-        draw_loss(loss, self.means("loss"), BLUE)
-        style(loss, "Loss of references", "source length (tokens)", "loss (nats)", self.claimed)
-        draw_loss(score, self.means("chrf"), ORANGE)
-        style(score, "chrF of translations", "source length (tokens)", "chrF", self.claimed)
-        figure.suptitle(f"Usable source length of {self.model}: {self.verdict}", wrap=True)
-        return figure
-
-    def save(self, folder: str | Path) -> None:
-        """Write report.json, report.md and, with matplotlib, report.png into a folder."""
-        save_report(self, Path(folder))
 
 
 def measure_sources(
@@ -158,10 +134,7 @@ def measure_sources(
     finally:
         model.train(was_training)
     name = model.config._name_or_path or type(model).__name__
-    report = SourceReport(name, claimed_length(model), list(lengths), records)
-    if output is not None:
-        report.save(output)
-    return report
+    return SourceReport(name, claimed_length(model), list(lengths), records)
 
 
 def score_pairs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[tuple[str, str]]) -> Record:
@@ -169,11 +142,14 @@ def score_pairs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair
     from sacrebleu import sentence_chrf  # imported here, because measuring language models does not need it
 
     record: Record = {"loss": [], "chrf": []}
+    longest = getattr(model.config, "max_target_length", None) or claimed_length(model)
     for source, reference in pairs:
         inputs = tokenizer([source], truncation=False, return_tensors="pt").to(model.device)
         labels_1T = tokenizer(text_target=[reference], truncation=False, return_tensors="pt")["input_ids"]
         record["loss"].append(reference_loss(model, inputs, labels_1T.to(model.device)))
         limit = 2 * inputs["input_ids"].shape[1] + EXTRA_TOKENS
+        if longest is not None:
+            limit = min(limit, longest - 1)  # the start token stands before
         tokens_1T = model.generate(**inputs, max_new_tokens=limit, num_beams=1, do_sample=False)
         translation = tokenizer.decode(tokens_1T[0], skip_special_tokens=True)
         record["chrf"].append(sentence_chrf(translation, [reference]).score)

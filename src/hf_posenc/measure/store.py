@@ -10,10 +10,20 @@ from transformers import PreTrainedModel
 
 from ..hub.version import __version__
 from ..utils.atomic_io import atomic_write, exclusive_lock, first_difference, short_hash
+from ..utils.worker_processes import is_out_of_memory
 
 Record = dict[str, Any]
+MAX_REASON = 300  # characters of an error
 # Fields of configs with the longest input, in the order in which they are looked for.
-LENGTH_FIELDS = ("max_sequence_length", "max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+LENGTH_FIELDS = (
+    "max_sequence_length",
+    "max_source_length",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "n_ctx",
+    "seq_length",
+)
 
 
 class Store:
@@ -44,13 +54,22 @@ class Store:
         return nullcontext() if self.folder is None else exclusive_lock(self.folder / ".lock")
 
     def saved(self, name: str, make: Callable[[], Record]) -> Record:
-        """The saved record of this name; else that which `make` makes, saved."""
-        if self.folder is None:
-            return make()
-        path = self.folder / "parts" / f"{name}.json"
-        if not path.exists():
-            atomic_write(path, json.dumps(make()))
-        return json.loads(path.read_text(encoding="utf-8"))
+        """The saved record of this name; else that which `make` makes, saved.
+
+        If the model cannot read as much, it is a record of the `failure`.
+        """
+        path = None if self.folder is None else self.folder / "parts" / f"{name}.json"
+        if path is not None and path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+        try:
+            record = make()
+        except Exception as error:
+            if not isinstance(error, ValueError | IndexError) and not is_out_of_memory(error):
+                raise
+            record = {"failure": " ".join(str(error).split())[:MAX_REASON]}
+        if path is not None:
+            atomic_write(path, json.dumps(record))
+        return record
 
 
 def claimed_length(model: PreTrainedModel) -> int | None:

@@ -102,9 +102,9 @@ def needle_prompt(
 
 
 def key_value_prompt(
-    tokenizer: PreTrainedTokenizerBase, rng: Random, length: int, depth: float
+    tokenizer: PreTrainedTokenizerBase, haystack: list[int], rng: Random, length: int, depth: float
 ) -> tuple[list[int], int] | None:
-    """A list of words with numbers, and one of the words; see `insert_at`."""
+    """A list of words with numbers, and one of the words; see `insert_at`. The haystack is not used."""
 
     def line() -> list[int]:
         return encode(tokenizer, f"\n{random_word(rng)}: {rng.randrange(10_000, 100_000)}")
