@@ -52,7 +52,7 @@ def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
 
 def marian_engine(model: Any, tokenizer: Any) -> Engine:
     """What transformers' Marian makes of the same batches, with the same limits of length."""
-    marian = hf_posenc.to_marian(model).eval()
+    marian = hf_posenc.to_transformers(model).eval()
 
     def translate(texts: Sequence[str], *, batch_size: int, num_beams: int) -> list[str]:
         def translate_batch(sources: list[list[int]]) -> list[tuple[str, bool]]:

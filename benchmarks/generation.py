@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 from transformers import CompileConfig
 
-from hf_posenc import to_marian
+from hf_posenc import to_transformers
 
 SIZES = [(1, 1), (1, 5), (16, 1), (16, 5)]
 MARIAN = "marian"
@@ -37,7 +37,7 @@ class Generation(common.TimedStep):
     def __init__(self, name: str, cache: str, size: common.Size, options: argparse.Namespace) -> None:
         super().__init__("sinusoidal" if name == MARIAN else name, options)
         if name == MARIAN:
-            self.model = to_marian(self.model).to(self.device)
+            self.model = to_transformers(self.model).to(self.device)
         self.model.eval().to(getattr(torch, options.dtype))
         batch, beams = size
         self.made = (batch, 1 + options.tokens)

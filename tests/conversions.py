@@ -27,7 +27,7 @@ from support.family_models import (  # noqa: E402 (tests/ is no package of the p
 )
 
 from hf_posenc import PosEncForConditionalGeneration, from_transformers, to_transformers  # noqa: E402
-from hf_posenc.convert.families import FAMILIES  # noqa: E402
+from hf_posenc.convert.checkpoints import FAMILIES  # noqa: E402
 
 PAGE = ROOT / "docs" / "howto" / "convert_translators.md"
 BEGIN, END = "<!-- made by tests/conversions.py -->\n", "<!-- end -->\n"

@@ -5,7 +5,7 @@ from .alignments.registry import ALIGNMENTS, register_alignment
 from .auto_classes import register_auto_classes
 from .baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .convert.checkpoints import from_marian, from_transformers, to_marian, to_transformers
+from .convert.checkpoints import from_transformers, to_transformers
 from .convert.encodings import convert_encodings
 from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding, Reference, StackSpec
 from .encodings.positions import AttentionContext, distance
@@ -56,7 +56,6 @@ __all__ = [
     "__version__",
     "convert_encodings",
     "distance",
-    "from_marian",
     "from_transformers",
     "load_length_buckets",
     "load_translation_audit",
@@ -65,7 +64,6 @@ __all__ = [
     "register_position_encoding",
     "sinusoids",
     "to_ctranslate2",
-    "to_marian",
     "to_onnx",
     "to_transformers",
 ]

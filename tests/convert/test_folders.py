@@ -153,7 +153,7 @@ def test_what_cannot_be_converted_is_refused_before_any_weight_is_read(tmp_path)
     ):
         with pytest.raises(ValueError, match=said):
             convert_folder(tmp_path / "theirs", tmp_path / "new", **options)
-    with pytest.raises(ValueError, match=r"needs a new folder, but .*theirs exists; name another"):
+    with pytest.raises(ValueError, match=r"must be new, but .*theirs exists; choose another"):
         convert_folder(tmp_path / "theirs", tmp_path / "theirs")
     tiny_family("m2m_100").config.save_pretrained(tmp_path / "theirs")
     with pytest.raises(ValueError, match=rf"this tokenizer has {len(tokenizer)} source tokens and the model 29; load"):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
 
 from hf_posenc import PosEncForConditionalGeneration, convert_encodings, from_transformers, to_transformers
-from hf_posenc.convert.families import FAMILIES
+from hf_posenc.convert.checkpoints import FAMILIES
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 UNTIED = {"tie_word_embeddings": False}

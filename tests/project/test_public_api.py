@@ -48,7 +48,7 @@ batch = tokenizer(["Ein Hund."], return_tensors="pt")
 assert model.generate(**batch, max_new_tokens=3).shape[0] == 1
 assert model(**batch, labels=batch["input_ids"]).loss.isfinite()
 converted = hf_posenc.convert_encodings(model, "alibi")
-assert hf_posenc.to_marian(hf_posenc.convert_encodings(model, "sinusoidal", None, "none", "none")) is not None
+assert hf_posenc.to_transformers(hf_posenc.convert_encodings(model, "sinusoidal", None, "none", "none")) is not None
 print("translated")
 """
 
@@ -114,12 +114,10 @@ def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(subtest
     for name in (
         "CTranslate2Translator",
         "convert_encodings",
-        "from_marian",
         "from_transformers",
         "load_length_buckets",
         "load_translation_audit",
         "to_ctranslate2",
-        "to_marian",
         "to_onnx",
         "to_transformers",
     ):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_posenc.convert.families import FAMILIES, LearnedPositions
+from hf_posenc.convert.checkpoints import FAMILIES, LearnedPositions
 from support.models import padded, sentences
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""Conversion of transformers' translation models to this family, and back (families.py has the models).
+"""Conversion of transformers' translation models to this family, and back.
 
 Logits equal those of transformers' classes. Departures from them, in both directions of conversion:
     - in training, dropout comes before the positions, no layer is left out (layerdrop), and the bias of the logits is
@@ -11,17 +11,36 @@ Logits equal those of transformers' classes. Departures from them, in both direc
     - sinusoidal inputs have any length; Marian's and Pegasus' have at most `max_position_embeddings` tokens;
     - infinite activations of the encoder in float16 are kept; transformers clamps them.
 
-MarianMT (the opus-mt models of the Hub) is the only family whose source and target may have vocabularies of their own.
+All families name weights and config fields as BART does, and this family as well. They differ in four respects: where
+layers are normalized, how positions are stored, which vocabularies there are, and whether the logits have a bias. Only
+MarianMT (the opus-mt models of the Hub) may have two vocabularies.
+
+Sinusoids are stored with all sines before all cosines. In Vaswani et al. and here, sine and cosine of one wavelength
+are neighbours:
+
+    ours[..., i] = theirs[..., order[i]],    order = 0, h, 1, h+1, 2, h+2, ...,    h = ceil(D/2)
+
+Only weights read and write the D channels between the layers, and LayerNorm treats all channels alike. Therefore both
+models are the same function after a permutation of channels: of the columns of weights that read them (embeddings,
+queries, keys, values, fc1, output projection), and of the rows of weights that write them (out_proj, fc2, LayerNorm).
+Channels inside heads and feed-forward networks keep their order.
+
+Learned tables have two rows before position 0. No input reads these rows; they are zeros in a converted model.
 """
 
 import os
 import warnings
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
-from transformers import MarianConfig, MarianMTModel, PreTrainedConfig, PreTrainedModel
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
-from ..hub.errors import CONFIG_FILES, MODEL_FILES, explain_unreadable
+from ..encodings.sinusoidal import Sinusoidal, sinusoids
+from ..hub.errors import CONFIG_FILES, MODEL_FILES, explain_unreadable, require, require_choice
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
@@ -31,6 +50,7 @@ from .encodings import (
     TUNABLE_FIELDS,
     PosEncTransformer,
     convert_encodings,
+    load_config,
     load_config_dict,
     load_into,
     load_posenc_config,
@@ -40,9 +60,241 @@ from .encodings import (
     validate_weight_names,
     zero_init_model,
 )
-from .families import FAMILIES, POSITION_TABLES, Family
 
-SAVE_AS_IT_IS = "save it with its own save_pretrained, which includes its code"
+INPUT_WEIGHTS = tuple(
+    f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")
+)
+OUTPUT_WEIGHTS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
+STACKS = ("encoder", "decoder")
+POSITION_TABLES = tuple(f"model.{stack}.embed_positions." for stack in STACKS)
+LEARNED_TABLES = {f"model.{stack}.embed_positions.weight": f"model.{stack}.positions.0.table" for stack in STACKS}
+# The rows of a learned table before position 0.
+LEARNED_OFFSET = 2
+SINUSOID_DEFAULTS = {parameter.name: parameter.default for parameter in Sinusoidal.config_parameters}
+
+Weights = dict[str, Tensor]
+
+
+class SinusoidalPositions:
+    """Positions by a formula: channels are permuted, and tables of sinusoids left out."""
+
+    encoding: ClassVar = "sinusoidal"
+
+    def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
+        """The encoding's fields of PosEncConfig for a config, theirs or ours."""
+        return dict(SINUSOID_DEFAULTS)
+
+    def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
+        """The fields that a model of the other family has."""
+        return self.parameters(config)
+
+    def to_ours(self, weights: Weights) -> Weights:
+        """Weights of this family; the tables are left out."""
+        weights = {name: weight for name, weight in weights.items() if not name.startswith(POSITION_TABLES)}
+        return permute_channels(weights, channel_order(model_width(weights)))
+
+    def to_theirs(self, weights: Weights) -> Weights:
+        """Weights of the other family, without its tables."""
+        return permute_channels(weights, channel_order(model_width(weights)).argsort())
+
+    def max_positions(self, config: PosEncConfig) -> int:
+        """Rows of the other family's tables."""
+        return config.max_position_embeddings
+
+    def validate(self, origin: PreTrainedModel) -> None:
+        """Raise a ValueError for a saved table that is not the sinusoids."""
+        for name, table in origin.state_dict().items():
+            if not name.startswith(POSITION_TABLES):
+                continue
+            rows, width = table.shape
+            formula = sinusoids(torch.arange(rows), width, torch.float64)
+            max_error = float((table.detach().cpu().double()[:, channel_order(width)] - formula).abs().max())
+            require(
+                max_error < 0.01,  # half precision rounds by less
+                f"Positions of a {type(origin).__name__} must be sinusoids, but the {name.split('.')[1]}'s table of "
+                f"positions differs by {max_error:.2g}; fill it with its create_weight(), or do not convert the model.",
+            )
+
+
+class FairseqSinusoids(SinusoidalPositions):
+    """Positions counted from behind the padding token, with D/2 - 1 steps from the shortest wavelength to the longest.
+
+    For an odd D fairseq has a channel of zeros, which this family lacks.
+    """
+
+    def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
+        """The encoding's fields of PosEncConfig; a ValueError for an odd width, and for a start or an end token that is
+        the padding token."""
+        self.require_counted(self.uncounted_tokens(config), config)
+        require(
+            config.d_model == self.nearest_width(config),
+            f"Sinusoids of M2M-100 must have an even d_model of 4 or more, but d_model={config.d_model}; do not "
+            "convert the model.",
+        )
+        num_wavelengths = config.d_model // 2
+        base = 10000.0 ** (num_wavelengths / (num_wavelengths - 1))
+        return {"sinusoidal_offset": (config.pad_token_id or 0) + 1, "sinusoidal_base": base}
+
+    def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
+        """The encoding's fields, or the nearest even width, or another start or end token."""
+        if uncounted := self.uncounted_tokens(config):
+            return dict.fromkeys(uncounted, (config.pad_token_id or 0) + 1)
+        nearest = self.nearest_width(config)
+        return {"d_model": nearest} if config.d_model != nearest else self.parameters(config)
+
+    @staticmethod
+    def uncounted_tokens(config: PreTrainedConfig) -> list[str]:
+        """The config's tokens of every source or target that are the padding token, which has no position."""
+        uncounted = []
+        for name in ("decoder_start_token_id", "eos_token_id"):
+            token = getattr(config, name)
+            if config.pad_token_id in (token if isinstance(token, list) else [token]):
+                uncounted.append(name)
+        return uncounted
+
+    def validate(self, origin: PreTrainedModel) -> None:
+        """Raise a ValueError also for a generation config whose start token is the padding token."""
+        super().validate(origin)
+        if origin.generation_config.decoder_start_token_id == origin.config.pad_token_id:
+            self.require_counted(["decoder_start_token_id"], origin.config)
+
+    @staticmethod
+    def require_counted(uncounted: list[str], config: PreTrainedConfig) -> None:
+        """Raise a ValueError for the first of these tokens, which have no position."""
+        require(
+            not uncounted,
+            f"M2M-100 counts no padding tokens, so its {'/'.join(uncounted)} must not be its pad_token_id, but both "
+            f"are {config.pad_token_id}, and its positions would differ with and without a cache; train the model "
+            "with another one, or do not convert it.",
+        )
+
+    @staticmethod
+    def nearest_width(config: PreTrainedConfig) -> int:
+        """The smallest even width of 4 or more that is not below the config's."""
+        return max(4, config.d_model + config.d_model % 2)
+
+
+class LearnedPositions:
+    """Trained tables of positions, with rows before position 0."""
+
+    encoding: ClassVar = "learned"
+
+    def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
+        """The encoding's fields of PosEncConfig for a config of theirs."""
+        return {"learned_max_positions": config.max_position_embeddings}
+
+    def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
+        """None: tables of any length are representable."""
+        return {}
+
+    def to_ours(self, weights: Weights) -> Weights:
+        """Weights of this family; the rows before position 0 are left out."""
+        renamed = dict(weights)
+        for theirs, ours in LEARNED_TABLES.items():
+            renamed[ours] = renamed.pop(theirs)[LEARNED_OFFSET:]
+        return renamed
+
+    def to_theirs(self, weights: Weights) -> Weights:
+        """Weights of the other family; the rows before position 0 are zeros."""
+        renamed = dict(weights)
+        for theirs, ours in LEARNED_TABLES.items():
+            table = renamed.pop(ours)
+            renamed[theirs] = torch.cat((table.new_zeros(LEARNED_OFFSET, table.shape[1]), table))
+        return renamed
+
+    def max_positions(self, config: PosEncConfig) -> int:
+        """Rows of the other family's tables from position 0 on."""
+        return config.learned_max_positions
+
+    def validate(self, origin: PreTrainedModel) -> None:
+        """Every table is valid."""
+
+
+def channel_order(width: int) -> Tensor:
+    """The index of each of our channels among theirs (D)."""
+    num_sines = (width + 1) // 2
+    return torch.arange(2 * num_sines).view(2, num_sines).T.flatten()[:width]
+
+
+def model_width(weights: Weights) -> int:
+    """The number of channels between the layers, D."""
+    return weights["model.encoder.embed_tokens.weight"].shape[1]
+
+
+def permute_channels(weights: Weights, order: Tensor) -> Weights:
+    """All weights with their channels permuted by `order` (D)."""
+    permuted = dict(weights)
+    for name, weight in weights.items():
+        if name.endswith(INPUT_WEIGHTS):
+            permuted[name] = weight[:, order]
+        elif name.endswith(OUTPUT_WEIGHTS):
+            permuted[name] = weight[order]
+    return permuted
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of transformers' encoder-decoders. Its classes, here names, are imported when they are used."""
+
+    name: str
+    config_name: str
+    model_name: str
+    positions: SinusoidalPositions | LearnedPositions
+    norm_first: bool
+    normalize_embedding: bool
+    has_output_bias: bool = True
+
+    @property
+    def config_class(self) -> type[PreTrainedConfig]:
+        """The class of its configs."""
+        return getattr(transformers, self.config_name)
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The class of its translation models."""
+        return getattr(transformers, self.model_name)
+
+    @property
+    def fixed_fields(self) -> dict[str, object]:
+        """Fields of PosEncConfig with one value in the whole family."""
+        both = dict.fromkeys(("position_encoding_type", "decoder_position_encoding_type"), self.positions.encoding)
+        norms = {"norm_first": self.norm_first, "normalize_embedding": self.normalize_embedding}
+        return both | norms | {"layer_norm_eps": 1e-5}
+
+    @property
+    def required_fields(self) -> dict[str, object]:
+        """Fields that old config files have and transformers no longer reads, with the values of its models."""
+        return {
+            "normalize_before": self.norm_first,
+            "normalize_embedding": self.normalize_embedding,
+            "add_final_layer_norm": self.norm_first,
+            "static_position_embeddings": isinstance(self.positions, SinusoidalPositions),
+        }
+
+    @property
+    def config_fields(self) -> set[str]:
+        """The names of its config's fields."""
+        return {field.name for field in fields(self.config_class)}
+
+    @property
+    def has_target_vocabulary(self) -> bool:
+        """Whether the target may have a vocabulary of its own."""
+        return "decoder_vocab_size" in self.config_fields
+
+
+BART = ("BART", "BartConfig", "BartForConditionalGeneration", LearnedPositions())
+M2M100 = ("M2M-100", "M2M100Config", "M2M100ForConditionalGeneration", FairseqSinusoids())
+MARIAN = ("Marian", "MarianConfig", "MarianMTModel", SinusoidalPositions())
+MBART = ("mBART", "MBartConfig", "MBartForConditionalGeneration", LearnedPositions())
+PEGASUS = ("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration", SinusoidalPositions())
+# By `model_type`; NLLB-200 is an `m2m_100`, mBART-50 an `mbart`.
+FAMILIES = {
+    "bart": Family(*BART, norm_first=False, normalize_embedding=True),
+    "m2m_100": Family(*M2M100, norm_first=True, normalize_embedding=False, has_output_bias=False),
+    "marian": Family(*MARIAN, norm_first=False, normalize_embedding=False),
+    "mbart": Family(*MBART, norm_first=True, normalize_embedding=True),
+    "pegasus": Family(*PEGASUS, norm_first=True, normalize_embedding=False),
+}
 
 
 def from_transformers(
@@ -82,11 +334,11 @@ def from_transformers(
         position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type
     )
     config = override_config(exact_config, requested | overrides)
-    if not isinstance(origin, PreTrainedModel) and find_adapter_config_file(origin) is not None:
-        raise ValueError(
-            f"A checkpoint must have no adapter to be converted, but {origin} has an adapter_config.json; merge the "
-            "adapter with PEFT's merge_and_unload, and convert what that returns."
-        )
+    require(
+        isinstance(origin, PreTrainedModel) or find_adapter_config_file(origin) is None,
+        f"A checkpoint must have no adapter to be converted, but {origin} has an adapter_config.json; merge the "
+        "adapter with PEFT's merge_and_unload, and convert what that returns.",
+    )
     model = load_transformers_model(origin, family)
     family.positions.validate(model)
     output_bias = getattr(model, "final_logits_bias", None)
@@ -166,23 +418,13 @@ def load_any_config(
 
 def load_transformers_config(origin: object) -> PreTrainedConfig:
     """The config, before any weight is read; a ValueError unless it is of a family that can be converted."""
-    family = FAMILIES.get(origin.config.model_type) if isinstance(origin, PreTrainedModel) else None
-    if family is not None and isinstance(origin, family.model_class):
-        return origin.config
-    names = ", ".join(sorted(family.model_name for family in FAMILIES.values()))
-    if not isinstance(origin, str | os.PathLike):
-        raise TypeError(
-            f"from_transformers takes a folder, a name on the Hub or one of {names}, but it was given a "
-            f"{type(origin).__name__}; load one of these with from_pretrained."
-        )
-    rule = f"from_transformers needs a checkpoint of {', '.join(FAMILIES)}"
-    fields = load_config_dict(origin, rule, "a model on the Hub such as Helsinki-NLP/opus-mt-de-en")
-    if (model_type := fields["model_type"]) not in FAMILIES:
-        raise ValueError(
-            f"{rule}, but {origin} holds a `{model_type}` model; load that with AutoModelForSeq2SeqLM.from_pretrained."
-        )
-    with explain_unreadable(origin, CONFIG_FILES):
-        return FAMILIES[model_type].config_class.from_dict(fields)
+    return load_config(
+        origin,
+        FAMILIES,
+        f"from_transformers needs a checkpoint of {', '.join(FAMILIES)}",
+        "a model on the Hub such as Helsinki-NLP/opus-mt-de-en",
+        "load one of these with AutoModelForSeq2SeqLM.from_pretrained",
+    )
 
 
 def load_transformers_model(origin: str | os.PathLike | PreTrainedModel, family: Family) -> PreTrainedModel:
@@ -212,24 +454,25 @@ def posenc_config_from(theirs: PreTrainedConfig) -> PosEncConfig:
 
 def validate_convertible(theirs: PreTrainedConfig, family: Family) -> None:
     """Raise a ValueError for a config that this family cannot represent; warn of layerdrop."""
-    if getattr(theirs, "quantization_config", None) is not None:
-        raise ValueError(
-            "Only weights in floating point are converted, but the config has a quantization_config; convert the model "
-            "that was quantized."
-        )
-    if theirs.decoder_start_token_id is None:
-        raise ValueError(
-            f"decoder_start_token_id must be a token id, but this {family.name} model has none; load it with "
-            f"{family.model_name}.from_pretrained(..., decoder_start_token_id=ID) and convert that. ID is "
-            "the end token of an mBART-50 model, and the target's language tag of an older mBART."
-        )
+    require(
+        getattr(theirs, "quantization_config", None) is None,
+        "Only weights in floating point are converted, but the config has a quantization_config; convert the model "
+        "that was quantized.",
+    )
+    load = f"load it with {family.model_name}.from_pretrained(..., {{}}) and convert that"
+    require(
+        theirs.decoder_start_token_id is not None,
+        f"decoder_start_token_id must be a token id, but this {family.name} model has none; "
+        f"{load.format('decoder_start_token_id=ID')}. ID is the end token of an mBART-50 model, and the target's "
+        "language tag of an older mBART.",
+    )
     for name, required in family.required_fields.items():
-        if (value := getattr(theirs, name, required)) != required:
-            raise ValueError(
-                f"A {family.name} model must have {name}={required} to be converted, but has {name}={value}; if that "
-                f"has no effect, load it with {family.model_name}.from_pretrained(..., {name}={required}) "
-                "and convert that."
-            )
+        value = getattr(theirs, name, required)
+        require(
+            value == required,
+            f"A {family.name} model must have {name}={required} to be converted, but has {name}={value}; if that has "
+            f"no effect, {load.format(f'{name}={required}')}.",
+        )
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(theirs, name, 0.0):
             warnings.warn(
@@ -243,101 +486,43 @@ def target_family(config: PosEncConfig, model_type: str | None) -> Family:
     """The family named by `model_type`; for None that with the fewest fields that differ from the model's."""
     if model_type is None:
         return min(FAMILIES.values(), key=lambda family: len(differing_fields(config, family)))
-    if model_type not in FAMILIES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(FAMILIES)}, but it is {model_type!r}; leave it out to take the one "
-            "that can represent the model."
-        )
+    require_choice("model_type", model_type, FAMILIES, "leave it out to take the one that can represent the model")
     return FAMILIES[model_type]
+
+
+def differing(config: PosEncConfig, required: dict[str, object]) -> dict[str, object]:
+    """Those of the required fields that the config has otherwise."""
+    return {name: value for name, value in required.items() if getattr(config, name) != value}
 
 
 def differing_fields(config: PosEncConfig, family: Family) -> dict[str, object]:
     """The fields that differ from those of every model of a family, with the family's values."""
-    required = family.fixed_fields | dict.fromkeys(("cross_position_encoding_type", "alignment_type"), "none")
-    differing = {name: value for name, value in required.items() if getattr(config, name) != value}
-    if not differing:  # else the encoding's own fields mean nothing
-        required = family.positions.fixed_fields(config)
-        differing = {name: value for name, value in required.items() if getattr(config, name) != value}
-    return differing
+    no_positions = dict.fromkeys(("cross_position_encoding_type", "alignment_type"), "none")
+    # The encoding's own fields mean nothing where the encoding differs.
+    return differing(config, family.fixed_fields | no_positions) or differing(
+        config, family.positions.fixed_fields(config)
+    )
 
 
 def validate_representable(config: PosEncConfig, family: Family) -> None:
     """Raise a ValueError for a config that a family of transformers cannot represent."""
+    remedy = "save it with its own save_pretrained, which includes its code"
+    require(
+        config.tie_word_embeddings or not config.share_encoder_decoder_embeddings,
+        f"{family.name} shares embeddings only along with the output projection, but this model has "
+        f"share_encoder_decoder_embeddings=True and tie_word_embeddings=False; {remedy}.",
+    )
     required = differing_fields(config, family)
-    if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
-        raise ValueError(
-            f"{family.name} shares embeddings only along with the output projection, but this model has "
-            f"share_encoder_decoder_embeddings=True and tie_word_embeddings=False; {SAVE_AS_IT_IS}."
-        )
     if not family.has_target_vocabulary:
-        one_vocabulary = {
-            "decoder_vocab_size": config.vocab_size,
-            "share_encoder_decoder_embeddings": config.tie_word_embeddings,
-        }
-        required |= {name: value for name, value in one_vocabulary.items() if getattr(config, name) != value}
-    if config.output_bias and not family.has_output_bias:
-        required["output_bias"] = False
+        sharing = config.tie_word_embeddings
+        one_vocabulary = {"decoder_vocab_size": config.vocab_size, "share_encoder_decoder_embeddings": sharing}
+        required |= differing(config, one_vocabulary)
+    if not family.has_output_bias:
+        required |= differing(config, {"output_bias": False})
     for name, value in required.items():
         raise ValueError(
-            f"{family.name} has {name}={value!r}, but this model has {name}={getattr(config, name)!r}; {SAVE_AS_IT_IS}."
+            f"{family.name} has {name}={value!r}, but this model has {name}={getattr(config, name)!r}; {remedy}."
         )
 
 
-def from_marian(
-    marian: str | os.PathLike | MarianMTModel,
-    position_encoding_type: str | None = None,
-    decoder_position_encoding_type: str | None = None,
-    cross_position_encoding_type: str | None = None,
-    alignment_type: str | None = None,
-    **overrides: object,
-) -> PosEncForConditionalGeneration:
-    """Convert a MarianMT model, such as an opus-mt model of the Hub: `from_transformers` for this family alone.
-
-    Args:
-        marian: a folder, a name on the Hub, or a loaded MarianMTModel.
-        position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type,
-        **overrides: as in `from_transformers`.
-
-    Returns a new model with Marian's precision, device, mode and generation config. Load the tokenizer from Marian's
-    folder.
-
-    Raises a ValueError if there is no Marian checkpoint, or if it has what this family lacks.
-
-    Source: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++", ACL 2018.
-    """
-    validate_marian(marian)
-    return from_transformers(
-        marian, position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type,
-        **overrides,
-    )  # fmt: skip
-
-
-def to_marian(model: PosEncForConditionalGeneration) -> PreTrainedModel:
-    """Convert a model with `sinusoidal` position encoding to transformers' MarianMTModel, with equal logits.
-
-    `to_marian(model).save_pretrained(folder)` writes a checkpoint that needs transformers alone.
-
-    Raises a ValueError for a model that Marian cannot represent, such as one with another encoding, and a TypeError for
-    another kind of model.
-    """
-    return to_transformers(model, MarianConfig.model_type)
-
-
-def validate_marian(marian: object) -> None:
-    """Raise a ValueError for a checkpoint that is not Marian's, and a TypeError for another object."""
-    if isinstance(marian, MarianMTModel):
-        return
-    if not isinstance(marian, str | os.PathLike):
-        raise TypeError(
-            "from_marian takes a folder, a name on the Hub or a MarianMTModel, but it was given a "
-            f"{type(marian).__name__}; load a Marian with MarianMTModel.from_pretrained."
-        )
-    rule = "from_marian needs a MarianMT checkpoint"
-    fields = load_config_dict(marian, rule, "a model on the Hub such as Helsinki-NLP/opus-mt-de-en")
-    if (family := fields["model_type"]) != MarianConfig.model_type:
-        raise ValueError(
-            f"{rule}, but {marian} holds a `{family}` model; load that with AutoModelForSeq2SeqLM.from_pretrained."
-        )
-
-
-__all__ = ["from_marian", "from_transformers", "to_marian", "to_transformers"]
+__all__ = ["from_transformers", "to_transformers"]

@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..encodings.registry import side_entries
 from ..generation.limits import EXPECTED_LENGTH_OPTION, POSITION_LIMIT_OPTION, SOURCE_END_OPTION
-from ..hub.errors import CONFIG_FILES, explain_unreadable
+from ..hub.errors import CONFIG_FILES, explain_unreadable, require
 from ..transformer.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.configuration_posenc_causal import PosEncCausalConfig
@@ -141,22 +141,32 @@ def requested_encodings(*encoding_types: str | None) -> dict[str, str]:
 
 def load_posenc_config(origin: object) -> PosEncConfig | PosEncCausalConfig:
     """The config, before any weight is read; a ValueError unless it is a Transformer's of this family."""
-    if isinstance(origin, PosEncTransformer):
-        return origin.config
+    return load_config(
+        origin,
+        ARCHITECTURES,
+        f"convert_encodings needs a checkpoint of {' or '.join(ARCHITECTURES)}",
+        "a model on the Hub",
+        "use a whole Transformer of this family, or from_transformers for a model of transformers",
+    )
+
+
+def load_config(origin: object, known: Mapping[str, Any], rule: str, on_hub: str, remedy: str) -> Any:
+    """The config of a folder, a name on the Hub or a loaded model, before any weight is read.
+
+    `known` has by `model_type` what has the `model_class`. A ValueError for another one, and a TypeError for another
+    object, with this rule and remedy.
+    """
+    if isinstance(origin, PreTrainedModel):
+        entry = known.get(origin.config.model_type)
+        if entry is not None and isinstance(origin, entry.model_class):
+            return origin.config
     if not isinstance(origin, str | os.PathLike):
-        names = " or a ".join(architecture.model_class.__name__ for architecture in ARCHITECTURES.values())
-        raise TypeError(
-            f"convert_encodings takes a folder, a name on the Hub, a {names}, but it was given a "
-            f"{type(origin).__name__}; give it a whole Transformer of this family."
-        )
-    fields = load_config_dict(origin, "convert_encodings needs a checkpoint of this family", "a model on the Hub")
-    if (family := str(fields["model_type"])) not in ARCHITECTURES:
-        raise ValueError(
-            f"convert_encodings needs a checkpoint of {' or '.join(ARCHITECTURES)}, but {origin} holds a `{family}` "
-            "model; use a Transformer of this family, or from_transformers for a model of transformers."
-        )
+        raise TypeError(f"{rule}, by folder, name or model, but it was given a {type(origin).__name__}; {remedy}.")
+    fields = load_config_dict(origin, rule, on_hub)
+    model_type = str(fields["model_type"])
+    require(model_type in known, f"{rule}, but {origin} holds a `{model_type}` model; {remedy}.")
     with explain_unreadable(origin, CONFIG_FILES):
-        return ARCHITECTURES[family].model_class.config_class.from_dict(fields)
+        return known[model_type].model_class.config_class.from_dict(fields)
 
 
 def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, object]:
@@ -180,17 +190,17 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
     if any(config.max_length_of(side) for side in config.sides):
         del fields["max_position_embeddings"]  # of a table, which the new encoding may not have
     for name, value in changes.items():
-        if name not in type(config).known_keywords():
-            raise ValueError(
-                f"{name!r} is no field of {type(config).__name__}; the nearest one is "
-                f"{type(config).nearest_field(name)!r}."
-            )
+        require(
+            name in type(config).known_keywords(),
+            f"{name!r} is no field of {type(config).__name__}; the nearest one is "
+            f"{type(config).nearest_field(name)!r}.",
+        )
         field = config.attribute_map.get(name, name)
-        if field in preserved and value != getattr(config, field):
-            raise ValueError(
-                f"`{name}` must be the trained model's, {getattr(config, field)!r}, but {name}={value!r} was given; "
-                "leave it out."
-            )
+        trained = getattr(config, field, None)
+        require(
+            field not in preserved or value == trained,
+            f"`{name}` must be the trained model's, {trained!r}, but {name}={value!r} was given; leave it out.",
+        )
         fields[field] = value
     if isinstance(rope := changes.get("rope_parameters"), Mapping):  # another scaling of the same rotations
         trained = dict(config.rope_parameters or {})
@@ -209,8 +219,8 @@ def transferable_weights(
     new_weights, new_paths = model.state_dict(), module_paths(model.config)
     for key, path in module_paths(config).items():
         if key in new_paths:
-            old, new = (submodule_weights(*source) for source in ((weights, path), (new_weights, new_paths[key])))
-            if weight_shapes(old) == weight_shapes(new):
+            old, new = submodule_weights(weights, path), submodule_weights(new_weights, new_paths[key])
+            if old.keys() == new.keys() and all(old[name].shape == new[name].shape for name in old):
                 transferred |= {f"{new_paths[key]}.{name}": weight for name, weight in old.items()}
     return transferred
 
@@ -218,11 +228,6 @@ def transferable_weights(
 def submodule_weights(weights: Mapping[str, Tensor], path: str) -> dict[str, Tensor]:
     """The weights below a module's path, by their names in the module."""
     return {name.removeprefix(f"{path}."): weight for name, weight in weights.items() if name.startswith(f"{path}.")}
-
-
-def weight_shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    """The shape of each weight by name."""
-    return {name: weight.shape for name, weight in weights.items()}
 
 
 def module_paths(config: EncodingsConfig) -> dict[tuple[str, str], str]:
@@ -278,11 +283,11 @@ def load_into(
 def validate_weight_names(origin: str, unexpected: Iterable[str], missing: Iterable[str]) -> None:
     """Raise a ValueError for unexpected or missing weights; `origin` names the model."""
     for kind, names in (("too many", sorted(unexpected)), ("too few", sorted(missing))):
-        if names:
-            raise ValueError(
-                f"A model must have the weights of its config, but {origin} has {len(names)} {kind}, such as "
-                f"{names[0]}; convert it without adapters, or download it again."
-            )
+        require(
+            not names,
+            f"A model must have the weights of its config, but {origin} has {len(names)} {kind}, such as "
+            f"{next(iter(names), None)}; convert it without adapters, or download it again.",
+        )
 
 
 __all__ = ["convert_encodings"]

@@ -25,7 +25,16 @@ from transformers import (
 )
 
 from ..generation.translate import validate_tokenizer
-from ..hub.errors import CONFIG_FILES, MODEL_FILES, TOKENIZER_FILES, closest_name, explain_unreadable
+from ..hub.errors import (
+    CONFIG_FILES,
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    explain_unreadable,
+    require,
+    require_choice,
+    require_new,
+    validate_names,
+)
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.loading import set_weights_mode
@@ -65,10 +74,6 @@ def load_model_with_head(name: str | PathLike[str]) -> Any:
 
 
 FORMATS = ("posenc", "transformers")
-WITHOUT_TAGS = (
-    "A language tag needs a tokenizer with tags, but {language!r} was given and {tokenizer} has none; "
-    "leave the tag out."
-)
 
 
 def convert_folder(
@@ -95,33 +100,31 @@ def convert_folder(
     checkpoint that cannot be converted, and for `transformers` a tokenizer whose two sides differ. A ValueError, before
     anything is written, for a model that transformers cannot represent.
     """
-    if to not in FORMATS:
-        raise ValueError(f"`to` must be one of {', '.join(FORMATS)}, but it is {to!r}.")
-    if folder.exists():
-        raise ValueError(f"A converted model needs a new folder, but {folder} exists; name another, or delete it.")
-    given = (("src_lang", source_tag), ("tgt_lang", target_tag))
-    languages: dict[str, str] = {name: language for name, language in given if language is not None}
+    require_choice("`to`", to, FORMATS)
+    require_new(folder)
     tokenizer = auto_from_pretrained(AutoTokenizer, origin)
-    tags = {}
+    languages = {"src_lang": source_tag, "tgt_lang": target_tag}
+    languages = {name: language for name, language in languages.items() if language is not None}
+    target_token = None
     for name, language in languages.items():
-        if not hasattr(tokenizer, "src_lang"):
-            raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
-        tags[name] = tokenizer.convert_tokens_to_ids(language_token(tokenizer, language))
+        require_tags(hasattr(tokenizer, "src_lang"), tokenizer, str(language))
+        token = tokenizer.convert_tokens_to_ids(language_token(tokenizer, str(language)))
+        target_token = token if name == "tgt_lang" else None
     if languages:
         tokenizer = auto_from_pretrained(AutoTokenizer, origin, **languages)
     config = load_any_config(origin)
     with explain_unreadable(origin, (*CONFIG_FILES, *TOKENIZER_FILES)):
         validate_tokenizer(config, tokenizer)
-    if to == "transformers" and not isinstance(config, PosEncConfig):
-        raise ValueError(
-            f"transformers' format is for encoder-decoders, but {origin} holds a `{config.model_type}` model; convert "
-            "it to `posenc`, which keeps it a model of this family."
-        )
+    require(
+        to == "posenc" or isinstance(config, PosEncConfig),
+        f"transformers' format is for encoder-decoders, but {origin} holds a `{config.model_type}` model; convert it "
+        "to `posenc`, which keeps it a model of this family.",
+    )
     if to == "transformers" and isinstance(tokenizer, PosEncTokenizer):
         tokenizer = standalone_tokenizer(tokenizer)
     model = convert_checkpoint(origin, **overrides)
-    if "tgt_lang" in tags and model.config.decoder_start_token_id != tags["tgt_lang"]:
-        model.generation_config.forced_bos_token_id = tags["tgt_lang"]
+    if target_token is not None and model.config.decoder_start_token_id != target_token:
+        model.generation_config.forced_bos_token_id = target_token
     converted = to_transformers(model) if to == "transformers" else model
 
     def save(unfinished: Path) -> None:
@@ -138,13 +141,12 @@ def standalone_tokenizer(tokenizer: PosEncTokenizer) -> PosEncTokenizer:
 
     A ValueError for a tokenizer with different sides, of which transformers' own class would read the source's alone.
     """
-    if tokenizer.target is not tokenizer:
-        differing = "normalization" if tokenizer.shares_vocabulary else "vocabulary"
-        raise ValueError(
-            f"transformers alone reads one tokenizer for source and target, but {tokenizer.name_or_path or 'this one'} "
-            f"has a {differing} for each; convert the model with hf_posenc.to_transformers, and encode and decode with "
-            "this tokenizer of hf_posenc."
-        )
+    require(
+        tokenizer.target is tokenizer,
+        f"transformers alone reads one tokenizer for source and target, but {tokenizer.name_or_path or 'this one'} has "
+        "a vocabulary or a normalization for each; convert the model with hf_posenc.to_transformers, and encode and "
+        "decode with this tokenizer of hf_posenc.",
+    )
     standalone = copy.deepcopy(tokenizer)
     backend = standalone.backend_tokenizer
     if standalone.extra_special_tokens and backend.decoder is not None:
@@ -156,14 +158,19 @@ def standalone_tokenizer(tokenizer: PosEncTokenizer) -> PosEncTokenizer:
 def language_token(tokenizer: PreTrainedTokenizerBase, language: str) -> str:
     """The tag of a language, by its name or by the tag itself; a ValueError for an unknown one."""
     tokens = language_tokens(tokenizer)
-    if not tokens:
-        raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
-    if language not in tokens and language not in tokens.values():
-        raise ValueError(
-            f"A language tag must be one of the tokenizer's, but it is {language!r}; the nearest one is "
-            f"{closest_name(language, tokens)!r}."
-        )
+    require_tags(bool(tokens), tokenizer, language)
+    if language not in tokens.values():
+        validate_names([language], tokens, f"{type(tokenizer).__name__} with language tags")
     return tokens.get(language, language)
+
+
+def require_tags(has_tags: bool, tokenizer: PreTrainedTokenizerBase, language: str) -> None:
+    """Raise a ValueError for a language of a tokenizer without tags."""
+    require(
+        has_tags,
+        f"A language tag needs a tokenizer with tags, but {language!r} was given and {type(tokenizer).__name__} has "
+        "none; leave the tag out.",
+    )
 
 
 def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:

@@ -23,6 +23,22 @@ def closest_name(name: str, known: Iterable[str]) -> str:
     return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0)[0]
 
 
+def require(condition: object, message: str) -> None:
+    """Raise a ValueError unless the condition holds; the message has the rule, the value and the remedy."""
+    if not condition:
+        raise ValueError(message)
+
+
+def require_choice(subject: str, value: object, choices: Collection[str], remedy: str = "choose one of them") -> None:
+    """Raise a ValueError unless the value is one of the choices."""
+    require(value in choices, f"{subject} must be one of {', '.join(choices)}, but it is {value!r}; {remedy}.")
+
+
+def require_new(path: Path) -> None:
+    """Raise a ValueError if a file or a folder to write exists."""
+    require(not path.exists(), f"What is written must be new, but {path} exists; choose another name, or delete it.")
+
+
 def validate_names(names: Iterable[str], known: Iterable[str], owner: str) -> None:
     """Raise a ValueError for the first of the `names` that is not `known`; the message names their `owner`."""
     known = list(known)

@@ -10,7 +10,7 @@ from support.experiments import TINY, load
 from support.marian_models import Words, tiny_marian
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import convert_encodings, from_marian
+from hf_posenc import convert_encodings, from_transformers
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.results.aggregation import aggregate
 from hf_posenc.lab.run.pipeline import run_system
@@ -150,7 +150,7 @@ def test_a_system_of_no_steps_is_its_initial_model_and_is_scored(config: Path) -
     prepare(experiment)
     run_system(PreparedRun(experiment), "before")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "before" / "model")
-    torch.testing.assert_close(model.state_dict(), from_marian(marian).state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(model.state_dict(), from_transformers(marian).state_dict(), rtol=0, atol=0)
     results = aggregate(experiment)
     assert list(results.systems) == ["before"]
     assert "before" in str(write_report(results, experiment.tables_folder))
@@ -198,7 +198,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     assert experiment.systems["next"].model["encoder_ffn_dim"] == 24
     prepare(experiment)
     torch.manual_seed(0)
-    expected = from_marian(marian, **ENCODINGS)
+    expected = from_transformers(marian, **ENCODINGS)
     torch.testing.assert_close(begun(experiment, "next").state_dict(), expected.state_dict(), rtol=0, atol=0)
     run_system(PreparedRun(experiment), "next")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "next" / "model")

@@ -14,7 +14,7 @@ from support.marian_models import Words, tiny_marian
 from support.models import EVERY_ENCODING
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import __main__, from_marian, from_transformers
+from hf_posenc import __main__, from_transformers
 from hf_posenc.lab.data.corpus import prepend_tag
 from hf_posenc.lab.results.saved_files import read_results, read_translations
 from hf_posenc.lab.run.lengthen import LENGTHENED, LengthenJob, lengthen
@@ -59,7 +59,7 @@ def test_one_command_lengthens_a_marian_and_scores_it_before_and_after(tmp_path,
     before, lengthened = (
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / name / "model") for name in ("before", "lengthened")
     )
-    torch.testing.assert_close(before.state_dict(), from_marian(marian).state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(before.state_dict(), from_transformers(marian).state_dict(), rtol=0, atol=0)
     expected = LENGTHENED["model"]
     assert {name: getattr(lengthened.config, name) for name in expected} == expected
     assert not torch.equal(lengthened.model.shared.weight, before.model.shared.weight)
@@ -129,7 +129,7 @@ def test_opus_mt_is_lengthened_with_its_own_tokenizer(separate, tmp_path, monkey
     run(monkeypatch, str(folder), *files, "--to", str(tmp_path / "run"), *QUICK, *documents)
     printed = capsys.readouterr()
     sources = Path(test[0]).read_text(encoding="utf-8").splitlines()
-    expected = from_marian(marian).translate(sources, tokenizer, num_beams=1)
+    expected = from_transformers(marian).translate(sources, tokenizer, num_beams=1)
     written = read_translations(SystemPaths(tmp_path / "run" / "before").translation("test"), len(sources))
     assert list(written.texts) == expected and len(set(expected)) > 1
     saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "lengthened" / "model")
