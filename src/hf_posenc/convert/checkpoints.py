@@ -30,6 +30,7 @@ Learned tables have two rows before position 0. No input reads these rows; they 
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -490,7 +491,7 @@ def target_family(config: PosEncConfig, model_type: str | None) -> Family:
     return FAMILIES[model_type]
 
 
-def differing(config: PosEncConfig, required: dict[str, object]) -> dict[str, object]:
+def differing(config: PosEncConfig, required: Mapping[str, object]) -> dict[str, object]:
     """Those of the required fields that the config has otherwise."""
     return {name: value for name, value in required.items() if getattr(config, name) != value}
 

@@ -4,7 +4,7 @@ A tokenizer is saved as it is, with its own files, because `AutoTokenizer` takes
 Multilingual models have language tags. The source's is a token of the source, which the tokenizer writes; the target's
 is the first token of the target, which `forced_bos_token_id` of the generation config forces.
 
-Also loading by transformers' Auto classes, without code from checkpoints.
+Also loading by transformers' Auto classes, without code from checkpoints, and what exports for other engines require.
 """
 
 import copy
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, decoders
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -29,15 +30,16 @@ from ..hub.errors import (
     CONFIG_FILES,
     MODEL_FILES,
     TOKENIZER_FILES,
+    closest_name,
     explain_unreadable,
     require,
     require_choice,
     require_new,
-    validate_names,
 )
 from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.loading import set_weights_mode
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder
 from .checkpoints import convert_checkpoint, load_any_config, to_transformers
 
@@ -159,8 +161,11 @@ def language_token(tokenizer: PreTrainedTokenizerBase, language: str) -> str:
     """The tag of a language, by its name or by the tag itself; a ValueError for an unknown one."""
     tokens = language_tokens(tokenizer)
     require_tags(bool(tokens), tokenizer, language)
-    if language not in tokens.values():
-        validate_names([language], tokens, f"{type(tokenizer).__name__} with language tags")
+    require(
+        language in tokens or language in tokens.values(),
+        f"A language tag must be one of the tokenizer's, but it is {language!r}; the nearest one is "
+        f"{closest_name(language, tokens)!r}.",
+    )
     return tokens.get(language, language)
 
 
@@ -190,4 +195,35 @@ def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     return {tag: tag for tag in tags}
 
 
-__all__ = ["convert_folder", "language_token", "language_tokens"]
+# Exports for other engines.
+
+
+def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, folder: Path, engine: str) -> None:
+    """Raise a ValueError unless `model` is a Transformer of the family, `folder` new, and `tokenizer` the model's."""
+    if not isinstance(model, PosEncForConditionalGeneration):
+        raise ValueError(
+            f"{engine} needs a Transformer with encoder and decoder, a PosEncForConditionalGeneration, but got a "
+            f"{type(model).__name__}; translate with `model.translate`."
+        )
+    require_new(folder)
+    validate_tokenizer(model.config, tokenizer)
+
+
+def recurrent_modules(model: nn.Module) -> list[str]:
+    """The names of a model's recurrent networks, which torch exports for one length only."""
+    return [name for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+
+
+def remedy_without_ctranslate2(model: nn.Module) -> str:
+    """The fastest other way to run a model that CTranslate2 cannot run, for error messages."""
+    if recurrent_modules(model):
+        return "translate with `model.translate`"
+    return "export it for ONNX, by `to_onnx` or `export --engine onnx`"
+
+
+def missing_extra_error(extra: str, engine: str) -> ValueError:
+    """The error for an engine that is not installed, with the command that installs it."""
+    return ValueError(
+        f"{engine} must be installed as an extra, but is missing; run `pip install 'hf-posenc[{extra}]'`, in a clone "
+        f"`pip install '.[{extra}]'`."
+    )
