@@ -58,7 +58,7 @@ from hf_posenc.lab.run.pipeline import run_system
 from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun
 from hf_posenc.lab.run.shared_tokenizer import load_shared_tokenizer, read_provenance
-from hf_posenc.metrics.length_buckets.validation import load_tokenizer
+from hf_posenc.metrics.length_buckets.scorers import load_tokenizer
 from hf_posenc.utils.manifest import MANIFEST
 from hf_posenc.utils.run_folder import RunPaths
 

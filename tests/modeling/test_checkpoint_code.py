@@ -21,12 +21,14 @@ from hf_posenc.auto_classes import possible_plans
 from hf_posenc.hub.checkpoint_code import (
     FILES,
     PACKAGE,
+    MergedModules,
+    Name,
     carried_modules,
     code_file_names,
     read_carried,
+    read_module,
     write_checkpoint_code,
 )
-from hf_posenc.hub.merged_modules import MergedModules, Name, read_module
 from hf_posenc.transformer.plans.selection import PLANS, plan_name
 
 ALIGNED = {"position_encoding_type": "rotary", "cross_position_encoding_type": "rotary+window"}

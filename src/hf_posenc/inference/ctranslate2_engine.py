@@ -18,7 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..convert.folders import auto_from_pretrained
+from ..convert.folders import (
+    auto_from_pretrained,
+    missing_extra_error,
+    remedy_without_ctranslate2,
+    validate_export_call,
+)
 from ..encodings.base import HOOKS, PositionEncoding
 from ..encodings.cape import Cape
 from ..encodings.learned import Learned
@@ -35,7 +40,6 @@ from ..transformer.attention import Attention
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder, verify_folder
-from .export_validation import missing_extra_error, remedy_without_ctranslate2, validate_export_call
 
 if TYPE_CHECKING:
     from ctranslate2.specs import attention_spec, common_spec

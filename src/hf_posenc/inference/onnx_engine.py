@@ -28,7 +28,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..alignments.base import has_source_position
 from ..alignments.registry import build_alignment
-from ..convert.folders import auto_from_pretrained
+from ..convert.folders import auto_from_pretrained, missing_extra_error, recurrent_modules, validate_export_call
 from ..encodings.cache import EvictingLayer
 from ..encodings.registry import build_position_encodings
 from ..generation.generate import Seq2SeqGenerationMixin
@@ -45,7 +45,6 @@ from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.encoder_decoder import TranslationModelOutput
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder, verify_folder
-from .export_validation import missing_extra_error, recurrent_modules, validate_export_call
 
 if TYPE_CHECKING:
     from transformers.exporters import OnnxExporter

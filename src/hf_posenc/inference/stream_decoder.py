@@ -1,4 +1,4 @@
-"""The decoder of a stream, in torch and as ONNX graphs: its cache, its steps, and greedy and beam search.
+"""The encoded source of a stream and its decoder, in torch and as ONNX graphs; greedy and beam search.
 
 The steps read the part of the source that is there. Of the graphs, `prefill` projects the keys of each piece of the
 source, and `decode` takes all steps but the first. The cache is that of a stream in torch, which drops the target
@@ -38,6 +38,60 @@ from .onnx_engine import (
     PosEncOnnxModel,
     to_array,
 )
+
+# A model whose reach is known, in torch or as ONNX graphs.
+StreamingModel = PosEncForConditionalGeneration | PosEncOnnxModel
+
+
+class EncodedSource:
+    """The encoder states of the part of the source that the decoder can still attend to.
+
+    `num_read`: the source tokens that were read. `start`, `end`: the source positions of the first encoder state and
+    after the last one. `ids`: the tokens from `first_id` on, which have no state yet or are the left margin of the next
+    piece. `is_whole`: the end token has been read. `origin`: the source token from which the decoder counts positions.
+    """
+
+    # The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
+    tokens_per_piece = 256
+
+    def __init__(self, model: StreamingModel, encoder_reach: tuple[int, int]) -> None:
+        self.model, (self.left, self.right) = model, encoder_reach
+        self.ids: list[int] = []
+        self.num_read = self.first_id = self.start = self.end = self.origin = 0
+        self.is_whole = False
+        self.states_BSD: Tensor | None = None
+
+    def append(self, ids: list[int]) -> None:
+        """Read more of the source."""
+        self.ids += ids
+        self.num_read += len(ids)
+
+    def encode_piece(self, first_key: int) -> bool:
+        """Encode up to `tokens_per_piece` more tokens, and drop the states before `first_key`. False if none are fixed.
+
+        The encoder counts each piece's positions from 0, which changes nothing: its encodings are shift-invariant.
+        """
+        num_fixed = self.num_read - (0 if self.is_whole else self.right)
+        end = min(num_fixed, self.end + self.tokens_per_piece)
+        if end <= self.end:
+            return False
+        piece = self.ids[: end + self.right - self.first_id]
+        ids_BS = torch.tensor([piece], device=self.model.device)
+        piece_BSD = self.model.get_encoder()(ids_BS).last_hidden_state
+        new_BSD = piece_BSD[:, self.end - self.first_id : end - self.first_id]
+        if self.states_BSD is not None:
+            first_key = min(first_key, self.end)
+            new_BSD = torch.cat((self.states_BSD[:, first_key - self.start :], new_BSD), dim=1)
+            self.start = first_key
+        self.states_BSD, self.end = new_BSD, end
+        next_id = max(self.first_id, end - self.left)
+        self.ids, self.first_id = self.ids[next_id - self.first_id :], next_id
+        return True
+
+    def states(self, num_hypotheses: int) -> Tensor:
+        """The encoder states of a decoding step (N, S, D), the same for all hypotheses."""
+        assert self.states_BSD is not None  # a step follows the first piece
+        return self.states_BSD.expand(num_hypotheses, -1, -1)
 
 
 class StreamDecoder(ABC):

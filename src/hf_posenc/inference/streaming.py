@@ -9,7 +9,8 @@ source:
     - Tokens are written when all hypotheses share them (stream_decoder.py).
     - The end token is allowed only where the end of the source is in the window (generation/limits.py).
 
-Encoder states and cached keys are dropped when no later token can attend to them.
+Encoder states and cached keys are dropped when no later token can attend to them. Subwords of the source are read as
+soon as no later text can change them, and the characters of a translation are those of the whole translation.
 
 Source reach is how far around its source position a decoding step reads the source. The encoder's state of token i
 depends on the tokens i - left .. i + right. A layer adds its window to both, and an
@@ -22,12 +23,15 @@ it, and the alignment to no others. Where all of these are finite, a translation
 still being read, and is exactly the translation of the whole source.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from tokenizers import Tokenizer, normalizers
+from tokenizers.models import BPE
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -44,11 +48,20 @@ from ..generation.limits import (
     validate_position_limit,
 )
 from ..generation.translate import evaluation_view, validate_tokenizer
+from ..hub.errors import is_blank, validate_utf8
+from ..tokenizer.subwords import BYTE_TOKENS, build_normalizer, pretokenizer, split_normalizer
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..transformer.configuration_posenc import PosEncConfig
-from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from .onnx_engine import PosEncOnnxModel
-from .stream_decoder import BeamSearch, GreedySearch, OnnxStreamDecoder, StreamDecoder, TorchStreamDecoder
-from .subword_stream import SubwordReader, SubwordWriter, validate_piece
+from .stream_decoder import (
+    BeamSearch,
+    EncodedSource,
+    GreedySearch,
+    OnnxStreamDecoder,
+    StreamDecoder,
+    StreamingModel,
+    TorchStreamDecoder,
+)
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,180 @@ def stack_name(side: StackSpec) -> str:
     return "cross-attention" if side.name == "cross" else side.name
 
 
+# A pretoken of more characters is refused, because its subwords are known only at its end.
+MAX_PRETOKEN_LENGTH = 2**20
+
+
+class StreamNormalizer:
+    """The normalized text of a text that is still being read, each character as soon as no later text can change it.
+
+    Every step normalizes the characters of a word one by one, and may remove whitespace and punctuation at the ends of
+    a text or merge them into one space (tokenizer/subwords.py). Therefore all is fixed but such characters at the end.
+    """
+
+    def __init__(self, steps: list[str]) -> None:
+        self.normalizer = build_normalizer(steps)
+        self.held = ""
+        self.anchor = ""  # stands for the text before, as soon as there is any
+
+    def feed(self, text: str) -> str:
+        """The normalized text that is fixed when this text has been read."""
+        text = self.held + text
+        num_fixed = len(text)
+        while num_fixed and self.vanishes(text[num_fixed - 1]):
+            num_fixed -= 1
+        self.held = text[num_fixed:][:1]  # as many such characters in sequence are normalized as one of them
+        return self.normalize(text[:num_fixed])
+
+    def finish(self) -> str:
+        """The normalized text of what was held back."""
+        held, self.held = self.held, ""
+        return self.normalize(held)
+
+    def normalize(self, text: str) -> str:
+        """The normalized text after the text before."""
+        anchor = self.anchor
+        normalized = self.normalizer.normalize_str(anchor + text)[len(anchor) :]
+        self.anchor = anchor or ("a" if normalized else "")
+        return normalized
+
+    def vanishes(self, character: str) -> bool:
+        """Whether a character is removed at the end of a text."""
+        return self.normalizer.normalize_str("a" + character) == "a"
+
+
+class SubwordReader:
+    """The source's subwords, each as soon as no later text can change it.
+
+    Subwords never cross the border of a pretoken (subwords.py): one punctuation mark, or a run of other characters,
+    with the whitespace before it. Whether two characters have a border between them depends on these two alone.
+    Therefore all pretokens are fixed but the last, and the last is fixed as well if it ends in a punctuation mark.
+    """
+
+    def __init__(self, tokenizer: PosEncTokenizer, max_pretoken_length: int = MAX_PRETOKEN_LENGTH) -> None:
+        validate_tokenizer_streams(tokenizer)
+        self.max_pretoken_length = max_pretoken_length
+        self.backend: Tokenizer = tokenizer.backend_tokenizer
+        self.normalizer = StreamNormalizer(split_normalizer(self.backend)[0])
+        self.end_token_ids: list[int] = tokenizer("")["input_ids"]
+        # The last pretoken, in pieces, and the last character. The tokenizer puts a space before a text.
+        self.held, self.num_held, self.last = [" "], 0, " "
+        self.is_blank = True
+
+    def feed(self, text: str) -> list[int]:
+        """The subwords that are fixed when this text has been read."""
+        return self.feed_normalized(self.normalizer.feed(text))
+
+    def feed_normalized(self, text: str) -> list[int]:
+        """The same of a normalized text."""
+        if not text:
+            return []
+        self.is_blank = self.is_blank and is_blank(text)
+        borders = [end for _, (_, end) in self.backend.pre_tokenizer.pre_tokenize_str(self.last + text)]
+        if not self.ends_pretoken(text[-1]):
+            borders.pop()
+        self.last = text[-1]
+        if not borders:
+            self.hold(text)
+            return []
+        num_fixed = borders[-1] - 1  # without the character before the text
+        fixed = "".join(self.held) + text[:num_fixed]
+        self.held, self.num_held = [], 0
+        self.hold(text[num_fixed:])
+        return self.subwords(fixed)
+
+    def finish(self) -> list[int]:
+        """The subwords of what was held back, and the end token."""
+        fixed = self.feed_normalized(self.normalizer.finish())
+        held, self.held, self.num_held = "".join(self.held), [], 0
+        return fixed + self.subwords(held) + self.end_token_ids
+
+    def hold(self, text: str) -> None:
+        """Keep text back whose subwords are not fixed; a ValueError for too much of it."""
+        self.held.append(text)
+        self.num_held += len(text)
+        if self.num_held > self.max_pretoken_length:
+            raise ValueError(
+                f"A text must have whitespace or punctuation within {self.max_pretoken_length} characters, but "
+                f"{self.num_held} characters without either were read; put spaces between the words first."
+            )
+
+    def ends_pretoken(self, character: str) -> bool:
+        """Whether a pretoken that ends in this character is fixed: whether another character begins a new one."""
+        return len(self.backend.pre_tokenizer.pre_tokenize_str(character + "a")) == 2
+
+    def subwords(self, text: str) -> list[int]:
+        """The ids of whole pretokens."""
+        pretokens = self.backend.pre_tokenizer.pre_tokenize_str(text) if text else []
+        return [token.id for pretoken, _ in pretokens for token in self.backend.model.tokenize(pretoken)]
+
+
+class SubwordWriter:
+    """The text of target subwords, each character as soon as no later subword can change it.
+
+    Only bytes are held back: several of them are one character.
+    """
+
+    def __init__(self, tokenizer: PosEncTokenizer) -> None:
+        self.tokenizer = tokenizer
+        vocabulary = tokenizer.target.get_vocab()
+        self.byte_ids = {vocabulary[token] for token in BYTE_TOKENS if token in vocabulary}
+        self.special_ids = {*tokenizer.all_special_ids, *tokenizer.extra_special_tokens_ids}
+        self.held: list[int] = []
+        self.last: list[int] = []
+
+    def write(self, token: int) -> str:
+        """The text that is fixed with this subword."""
+        if token in self.special_ids:
+            return ""
+        self.held.append(token)
+        return "" if token in self.byte_ids else self.finish()
+
+    def finish(self) -> str:
+        """The text of what was held back."""
+        # After the token before, because a decoder takes away the space at the beginning of a text.
+        before, text = (self.tokenizer.decode(ids) if ids else "" for ids in (self.last, self.last + self.held))
+        self.last, self.held = self.held[-1:] or self.last, []
+        return text[len(before) :]
+
+
+def validate_piece(text: object) -> None:
+    """Raise a TypeError for anything but text, and a ValueError for half a character."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"`feed` takes text, but it was given {type(text).__name__}; give it a str. Bytes are decoded by "
+            "codecs.getincrementaldecoder('utf-8')(), which keeps half characters for the next piece."
+        )
+    validate_utf8(text, "the text of `feed`")
+
+
+def validate_tokenizer_streams(tokenizer: object) -> None:
+    """Raise a ValueError for a tokenizer of which it is not known where subwords are fixed."""
+    if not isinstance(tokenizer, PosEncTokenizer) or not reads_pretokens(tokenizer.backend_tokenizer):
+        raise ValueError(
+            "Streaming must know where the subwords of a text are fixed, which it does for tokenizers of "
+            f"PosEncTokenizer.train, but this one is a {type(tokenizer).__name__} with another way to split a text; "
+            "train a tokenizer, and the model with it."
+        )
+    named = {str(token) for token in tokenizer.special_tokens_map.values()}
+    if added := sorted({str(token) for token in tokenizer.added_tokens_decoder.values()} - named):
+        raise ValueError(
+            f"Streaming must read a text as subwords alone, but this tokenizer also has the added tokens or tags "
+            f"{', '.join(map(repr, added[:5]))}; use a tokenizer without them, or translate the text as a whole."
+        )
+
+
+def reads_pretokens(backend: Tokenizer) -> bool:
+    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`.
+
+    Normalization steps before that make no difference.
+    """
+    ours = Tokenizer(BPE())
+    ours.normalizer, ours.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
+    theirs, reference = (json.loads(tokenizer.to_str())["pre_tokenizer"] for tokenizer in (backend, ours))
+    return theirs == reference and split_normalizer(backend)[1] == split_normalizer(ours)[1]
+
+
 # Options of a generation config that change the search and that streaming does not read.
 UNSUPPORTED_OPTIONS = (
     "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
@@ -162,9 +349,6 @@ UNSUPPORTED_OPTIONS = (
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "stop_strings",
     "max_time", EXPECTED_LENGTH_OPTION,
 )  # fmt: skip
-
-# A model whose reach is known, in torch or as ONNX graphs.
-StreamingModel = PosEncForConditionalGeneration | PosEncOnnxModel
 
 
 class StreamingTranslator:
@@ -197,7 +381,7 @@ class StreamingTranslator:
         self.decoder: StreamDecoder = (
             OnnxStreamDecoder(self.model) if isinstance(self.model, PosEncOnnxModel) else TorchStreamDecoder(self.model)
         )
-        self.source = EncodedSource(self.model, self.reach)
+        self.source = EncodedSource(self.model, (self.reach.encoder_left, self.reach.encoder_right))
         (end_token_ids, _), start_token = model.end_tokens(), model.start_token()
         self.search: GreedySearch | BeamSearch = (
             GreedySearch(start_token, end_token_ids)
@@ -379,57 +563,6 @@ class StreamingTranslator:
             return [False] * len(positions_N)
         self.visit = SourceVisit.after(self.visit, positions_N[:, None], torch.tensor([[self.source.num_read - 1]]))
         return (self.visit.num_steps_N > self.max_tokens_per_position).tolist()
-
-
-class EncodedSource:
-    """The encoder states of the part of the source that the decoder can still attend to.
-
-    `num_read`: the source tokens that were read. `start`, `end`: the source positions of the first encoder state and
-    after the last one. `ids`: the tokens from `first_id` on, which have no state yet or are the left margin of the next
-    piece. `is_whole`: the end token has been read. `origin`: the source token from which the decoder counts positions.
-    """
-
-    # The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
-    tokens_per_piece = 256
-
-    def __init__(self, model: StreamingModel, reach: SourceReach) -> None:
-        self.model, self.reach = model, reach
-        self.ids: list[int] = []
-        self.num_read = self.first_id = self.start = self.end = self.origin = 0
-        self.is_whole = False
-        self.states_BSD: Tensor | None = None
-
-    def append(self, ids: list[int]) -> None:
-        """Read more of the source."""
-        self.ids += ids
-        self.num_read += len(ids)
-
-    def encode_piece(self, first_key: int) -> bool:
-        """Encode up to `tokens_per_piece` more tokens, and drop the states before `first_key`. False if none are fixed.
-
-        The encoder counts each piece's positions from 0, which changes nothing: its encodings are shift-invariant.
-        """
-        num_fixed = self.num_read - (0 if self.is_whole else self.reach.encoder_right)
-        end = min(num_fixed, self.end + self.tokens_per_piece)
-        if end <= self.end:
-            return False
-        piece = self.ids[: end + self.reach.encoder_right - self.first_id]
-        ids_BS = torch.tensor([piece], device=self.model.device)
-        piece_BSD = self.model.get_encoder()(ids_BS).last_hidden_state
-        new_BSD = piece_BSD[:, self.end - self.first_id : end - self.first_id]
-        if self.states_BSD is not None:
-            first_key = min(first_key, self.end)
-            new_BSD = torch.cat((self.states_BSD[:, first_key - self.start :], new_BSD), dim=1)
-            self.start = first_key
-        self.states_BSD, self.end = new_BSD, end
-        next_id = max(self.first_id, end - self.reach.encoder_left)
-        self.ids, self.first_id = self.ids[next_id - self.first_id :], next_id
-        return True
-
-    def states(self, num_hypotheses: int) -> Tensor:
-        """The encoder states of a decoding step (N, S, D), the same for all hypotheses."""
-        assert self.states_BSD is not None  # a step follows the first piece
-        return self.states_BSD.expand(num_hypotheses, -1, -1)
 
 
 def validate_streams(model: object, num_beams: int) -> None:

@@ -33,7 +33,7 @@ from hf_posenc.lab.analysis.teacher_forced import bucket_loss, measure_pairs
 from hf_posenc.lab.figures.diagnostics_plots import loss_by_position_figure
 from hf_posenc.lab.figures.style import LIMIT_COLOUR
 from hf_posenc.lab.results.json_records import to_json
-from hf_posenc.metrics.length_buckets.validation import bucket_bounds
+from hf_posenc.metrics.length_buckets.scorers import bucket_bounds
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from hf_posenc.lab.results.rendering import render_csv, render_latex, render_mar
 from hf_posenc.lab.results.saved_files import parse_results, read_results, write_results
 from hf_posenc.lab.results.significance import p_values
 from hf_posenc.lab.results.tables import TableRows
-from hf_posenc.metrics.length_buckets.validation import bucket_bounds
+from hf_posenc.metrics.length_buckets.scorers import bucket_bounds
 from hf_posenc.metrics.loading import load_length_buckets
 
 pytestmark = pytest.mark.full

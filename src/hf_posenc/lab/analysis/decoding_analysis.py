@@ -43,7 +43,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...alignments.tracking import attention_centroid
 from ...generation.model_inputs import get_cache
 from ...generation.translate import evaluation_view
-from ...metrics.length_buckets.validation import bucket_bounds
+from ...metrics.length_buckets.scorers import bucket_bounds
 from ...metrics.loading import load_length_buckets
 from ..results.records import (
     CentroidMovement,

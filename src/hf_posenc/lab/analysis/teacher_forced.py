@@ -45,7 +45,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...generation.translate import evaluation_view, validate_tokenizer
-from ...metrics.length_buckets.validation import BucketBounds, bucket_bounds
+from ...metrics.length_buckets.scorers import BucketBounds, bucket_bounds
 from ..data.corpus import hash_test_set
 from ..data.lengths import stratified_sample
 from ..results.records import (

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
-from ...metrics.length_buckets.scorers import SCORERS
-from ...metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
+from ...metrics.length_buckets.scorers import EDGES, METRICS, SCORERS, TOKENIZERS
 from ...tokenizer.subwords import NORMALIZATION_STEPS
 from ...tokenizer.tokenization_posenc import SUBWORD_MODELS
 from ...transformer.configuration_base import BaseConfig

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
-from ...metrics.length_buckets.validation import BucketBounds, bucket_bounds, token_counts
+from ...metrics.length_buckets.scorers import (
+    PRECOMPUTED_SCORERS,
+    BucketBounds,
+    bucket_bounds,
+    score_fields,
+    token_counts,
+)
 from ...utils.atomic_io import first_difference
 from ...utils.manifest import verified
 from ...utils.run_folder import SystemPaths

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from ...encodings.positions import at_least_float32
 from ...generation.translate import TranslationOutput
-from ...metrics.length_buckets.validation import BucketBounds
+from ...metrics.length_buckets.scorers import BucketBounds
 from ...metrics.loading import load_length_buckets
 from ..config.settings import TEXT_SCORES, ScoreSettings
 from ..data.corpus import hash_test_set

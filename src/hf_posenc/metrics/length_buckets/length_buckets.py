@@ -16,17 +16,18 @@ import datasets
 import evaluate
 import numpy as np
 
-from .scorers import SCORERS, CorpusScorer, sacrebleu_seed, score_fields, sentence_statistics
-
-# Of the files here `evaluate` copies only those that this one imports.
-from .ter import TER as TER
-from .validation import (
+from .scorers import (
     EDGES,
     METRICS,
+    SCORERS,
     SIDES,
     TOKENIZERS,
+    CorpusScorer,
     TokenizerOrName,
     bucket_bounds,
+    sacrebleu_seed,
+    score_fields,
+    sentence_statistics,
     token_counts,
     validate_choice,
     validate_edges,
@@ -34,6 +35,9 @@ from .validation import (
     validate_number,
     validate_pairs,
 )
+
+# Of the files here `evaluate` copies only those that this one imports.
+from .ter import TER as TER
 
 DESCRIPTION = """\
 Scores translations by the length of their source: sacrebleu's cased corpus BLEU, TER and chrF, and BERTScore, of each
