@@ -86,10 +86,10 @@ def test_loss_by_position_has_the_mean_of_the_models_loss() -> None:
 def test_greedy_decoding_generates_the_answers_that_are_found() -> None:
     """Retrieval looks at the most likely tokens; `generate` of the same prompt must agree."""
     job = make_job(copy_model(window=64), [])
-    found = retrieval(job, 128)["key_value"]
+    found = retrieval(job, 128)["values"]
     assert found == [0, 0, 1, 1, 1]
     for depth, hit in zip(DEPTHS, found, strict=True):
-        rng = job.random("key_value", 128, depth, 0)
+        rng = job.random("values", 128, depth, 0)
         ids, size = key_value_prompt(job.tokenizer, [], rng, 128, depth) or ([], 0)
         asked = torch.tensor([ids[:-size]])
         answer = job.model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=size)[0, -size:]

@@ -3,29 +3,28 @@
 import io
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..utils.atomic_io import atomic_save, atomic_write
-from .report import LengthReport
-from .seq2seq import SourceReport
+from .report import LengthReport, average, percent, rope_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ReportT = TypeVar("ReportT", LengthReport, SourceReport)
+Numbers = Mapping[str, Any]  # those of a report
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#444444"  # Okabe and Ito's, for colour-blind readers
 SIZE_INCHES, FONT_SIZE, DPI = (12.0, 7.0), 9, 150
 
 
-def save_report(report: ReportT, folder: Path, draw: Callable[[ReportT], "Figure"]) -> None:
+def save_report(report: LengthReport, folder: Path) -> None:
     """Write report.json, report.md and, with matplotlib, report.png into a folder."""
-    atomic_write(folder / "report.json", json.dumps(report.to_dict(), indent=1) + "\n")
+    atomic_write(folder / "report.json", json.dumps({"verdict": report.verdict, **report.numbers}, indent=1) + "\n")
     atomic_write(folder / "report.md", report.to_markdown())
     try:
-        figure = draw(report)
+        figure = draw_report(report)
     except ModuleNotFoundError:
         return
     buffer = io.BytesIO()
@@ -33,113 +32,119 @@ def save_report(report: ReportT, folder: Path, draw: Callable[[ReportT], "Figure
     atomic_save(folder / "report.png", lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
-def new_figure(rows: int, columns: int) -> tuple["Figure", list["Axes"]]:
-    """A figure with axes in rows and columns, without pyplot and its global state."""
+def draw_report(report: LengthReport) -> "Figure":
+    """Five panels and the verdict; of an encoder-decoder two panels. Without pyplot and its global state."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    return figure, list(figure.subplots(rows, columns).flat)
-
-
-def draw_report(report: LengthReport) -> "Figure":
-    """Loss by position and by context, copying and retrieval, retrieval by depth, attention; and the verdict."""
-    figure, (position, context, accuracy, depth, attention, text) = new_figure(2, 3)
-    draw_loss(position, report.loss_by_bucket, BLUE)
-    style(position, "Loss by position", "position (tokens)", "loss (nats)", report.claimed)
-    useful = report.useful_length
-    draw_loss(context, report.to_dict()["extra_loss"], ORANGE)
-    context.axvline(useful, color=ORANGE, linestyle=":")
-    style(context, f"The same tokens, other context than {useful}", "context (tokens)", "extra loss", report.claimed)
-    lines = {"copying": report.copying, "needle": report.answers("needle"), "key-value": report.answers("key_value")}
-    for (label, values), colour, marker in zip(lines.items(), (GREEN, BLUE, ORANGE), "so^", strict=True):
-        lengths = sorted(values)
-        heights = [100 * values[length] for length in lengths]
-        accuracy.plot(lengths, heights, color=colour, marker=marker, label=label, alpha=0.8)
-    accuracy.axhline(90, color=GREY, linewidth=0.6)
-    accuracy.set_ylim(-4, 104)
-    accuracy.legend(fontsize=FONT_SIZE, frameon=False)
-    style(accuracy, "Copying and retrieval (line: 90 %)", "length (tokens)", "right (%)", report.claimed)
-    draw_depths(depth, report)
-    draw_attention(attention, report)
-    text.axis("off")
-    paragraphs = [*report.verdict.split("; "), report.rope_line, repetition_line(report)]
-    wrapped = [textwrap.fill(paragraph, 46, subsequent_indent="  ") for paragraph in paragraphs if paragraph]
-    text.text(0, 1, "\n".join(wrapped), va="top", fontsize=FONT_SIZE + 1, linespacing=1.5)
-    figure.suptitle(f"Usable length of {report.model}", fontsize=FONT_SIZE + 3)
+    figure, numbers = Figure(figsize=SIZE_INCHES, layout="constrained"), report.numbers
+    title = f"Usable length of {numbers['model']}"
+    if "chrf" in numbers:
+        panels = figure.subplots(1, 2)
+        title = textwrap.fill(f"{title}: {report.verdict}", 120)
+        for axes, name, colour, label in zip(
+            panels, ("loss", "chrf"), (BLUE, ORANGE), ("loss (nats)", "chrF"), strict=True
+        ):
+            draw_means(axes, numbers[name], colour)
+            style(axes, numbers, "By source length", "source length (tokens)", label)
+    else:
+        position, context, accuracy, depth, attention, text = figure.subplots(2, 3).flat
+        draw_means(position, numbers["loss_by_position"], BLUE)
+        style(position, numbers, "Loss by position", "position (tokens)", "loss (nats)")
+        draw_means(context, numbers["extra_loss"], ORANGE)
+        useful = numbers["useful_length"]
+        context.axvline(useful, color=ORANGE, linestyle=":")
+        style(
+            context, numbers, f"The same tokens: loss above that at {useful}", "context (tokens)", "extra loss (nats)"
+        )
+        draw_accuracies(accuracy, numbers)
+        draw_depths(depth, numbers["retrieval"])
+        draw_attention(attention, numbers)
+        text.axis("off")
+        paragraphs = [*report.verdict.split("; "), rope_note(numbers), repetition_note(numbers)]
+        wrapped = [textwrap.fill(paragraph, 46, subsequent_indent="  ") for paragraph in paragraphs]
+        text.text(0, 1, "\n".join(wrapped), va="top", fontsize=FONT_SIZE + 1, linespacing=1.5)
+    figure.suptitle(title, fontsize=FONT_SIZE + 3)
     return figure
 
 
-def draw_loss(axes: "Axes", by_length: Mapping[int, Mapping[str, Any]], colour: str) -> None:
-    """A line of mean losses, with a band of their intervals."""
-    lengths = sorted(by_length)
-    axes.plot(lengths, [by_length[length]["mean"] for length in lengths], color=colour, marker="o")
-    intervals = [by_length[length]["interval"] for length in lengths]
-    if lengths and None not in intervals:
+def draw_means(axes: "Axes", by_length: Mapping[int, Mapping[str, Any]], colour: str) -> None:
+    """A line of means, with a band of their intervals where all have one."""
+    axes.plot(list(by_length), [value["mean"] for value in by_length.values()], color=colour, marker="o")
+    intervals = [value["interval"] for value in by_length.values()]
+    if intervals and None not in intervals:
         lows, highs = zip(*intervals, strict=True)
-        axes.fill_between(lengths, lows, highs, color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(list(by_length), lows, highs, color=colour, alpha=0.2, linewidth=0)
 
 
-def draw_depths(axes: "Axes", report: LengthReport) -> None:
+def draw_accuracies(axes: "Axes", numbers: Numbers) -> None:
+    """Lines of copying and of both kinds of retrieval."""
+    for (label, values), colour, marker in zip(
+        numbers["accuracies"].items(), (GREEN, BLUE, ORANGE), "so^", strict=True
+    ):
+        heights = [100 * value for value in values.values()]
+        axes.plot(list(values), heights, color=colour, marker=marker, label=label, alpha=0.8)
+    axes.axhline(90, color=GREY, linewidth=0.6)
+    axes.set_ylim(-4, 104)
+    axes.legend(fontsize=FONT_SIZE, frameon=False)
+    style(axes, numbers, "Copying and retrieval (line: 90 %)", "length (tokens)", "right (%)")
+
+
+def draw_depths(axes: "Axes", records: Mapping[int, Mapping[str, Any]]) -> None:
     """A map of the accuracy of retrieval, by length and depth, over both kinds."""
-    records = report.records("retrieval")
-    lengths = [length for length in records if records[length]["needle"] and records[length]["key_value"]]
     axes.set_title("Retrieval by depth (%)", fontsize=FONT_SIZE + 1)
     axes.set_xlabel("length (tokens)", fontsize=FONT_SIZE)
     axes.set_ylabel("depth of the fact (0: first)", fontsize=FONT_SIZE)
-    if not lengths:
+    both = {length: record for length, record in records.items() if record["needle"] and record["values"]}
+    if not both:
         return
-    depths = records[lengths[0]]["depth"]
-    table = []
-    for index in range(len(depths)):
-        cells = [records[length] for length in lengths]
-        table.append([50 * (cell["needle"][index] + cell["key_value"][index]) for cell in cells])
-    axes.imshow(table, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-    for row, values in enumerate(table):
-        for column, value in enumerate(values):
-            colour = "black" if value > 50 else "white"
-            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=FONT_SIZE)
-    axes.set_xticks(range(len(lengths)), map(str, lengths), fontsize=FONT_SIZE)
+    for column, record in enumerate(both.values()):
+        pairs = zip(record["needle"], record["values"], strict=True)
+        heights = [50 * (needle + value) for needle, value in pairs]
+        extent = (column - 0.5, column + 0.5, len(heights) - 0.5, -0.5)
+        image = [[height] for height in heights]
+        axes.imshow(image, cmap="cividis", vmin=0, vmax=100, aspect="auto", extent=extent)
+        for row, height in enumerate(heights):
+            colour = "black" if height > 50 else "white"
+            axes.text(column, row, f"{height:.0f}", ha="center", va="center", color=colour, fontsize=FONT_SIZE)
+    depths = next(iter(both.values()))["depth"]
+    axes.set_xlim(-0.5, len(both) - 0.5)
+    axes.set_xticks(range(len(both)), map(str, both), fontsize=FONT_SIZE)
     axes.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths], fontsize=FONT_SIZE)
 
 
-def draw_attention(axes: "Axes", report: LengthReport) -> None:
+def draw_attention(axes: "Axes", numbers: Numbers) -> None:
     """Cumulative attention by distance at the shortest and the longest length, and the share of the first tokens."""
-    records = report.records("attention")
-    for length, colour in zip(sorted({*list(records)[:1], *list(records)[-1:]}), (BLUE, ORANGE), strict=False):
-        total, heights = 0.0, list[float]()
+    records = numbers["attention"]
+    for length, colour in zip(dict.fromkeys([*list(records)[:1], *list(records)[-1:]]), (BLUE, ORANGE), strict=False):
+        total, heights, edges = 0.0, list[float](), records[length]["from_distance"]
         for mass in records[length]["mass"]:
             total += 100 * mass
             heights.append(total)
-        ends = [*records[length]["from_distance"][1:], 2 * records[length]["from_distance"][-1]]
-        label = f"length {length}; first 4 tokens: {100 * records[length]['first_tokens']:.0f} %"
-        axes.plot(ends, heights, color=colour, marker="o", markersize=3, label=label)
+        label = f"length {length}; first 4 tokens: {percent(records[length]['first_tokens'])}"
+        axes.plot([*edges[1:], 2 * edges[-1]], heights, color=colour, marker="o", markersize=3, label=label)
     axes.set_ylim(0, 104)
     if records:
         axes.legend(fontsize=FONT_SIZE, frameon=False)
     else:
         axes.text(0.5, 0.5, "no attention weights", ha="center", transform=axes.transAxes, fontsize=FONT_SIZE)
-    style(
-        axes, "Attention within a distance", "distance (tokens)", "attention (%), first 4 tokens apart", report.claimed
-    )
+    style(axes, numbers, "Attention within a distance", "distance (tokens)", "attention (%), first 4 tokens apart")
 
 
-def repetition_line(report: LengthReport) -> str:
-    """One sentence on repetition at the shortest and the longest length."""
-    records = report.records("repetition")
-    if not records:
-        return ""
+def repetition_note(numbers: Numbers) -> str:
+    """Repetition at the shortest and the longest length."""
+    records = numbers["repetition"]
     shares = []
-    for length in sorted({min(records), max(records)}):
-        generated = records[length]["generated"]
-        shares.append(f"{100 * sum(generated) / len(generated):.0f} % at {length}")
-    return f"Repeated 4-grams in greedy generation: {', '.join(shares)}."
+    for length in dict.fromkeys([*list(records)[:1], *list(records)[-1:]]):
+        shares.append(f"{percent(average(records[length]['generated']))} at {length}")
+    return f"Repeated 4-grams in greedy generation: {', '.join(shares) or 'not measured'}."
 
 
-def style(axes: "Axes", title: str, x: str, y: str, claimed: int | None) -> None:
+def style(axes: "Axes", numbers: Numbers, title: str, x: str, y: str) -> None:
     """Title, labels, lengths on a logarithmic axis, and a line at the claimed length if the axis reaches it."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     low, high = axes.get_xlim()
+    claimed = numbers["claimed_length"]
     if claimed is not None and low < claimed < high:
         axes.axvline(claimed, color=GREY, linestyle="--", linewidth=1)
     axes.set_title(title, fontsize=FONT_SIZE + 1)
@@ -148,14 +153,3 @@ def style(axes: "Axes", title: str, x: str, y: str, claimed: int | None) -> None
     axes.tick_params(labelsize=FONT_SIZE)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def draw_sources(report: SourceReport) -> "Figure":
-    """Loss and chrF by source length."""
-    figure, panels = new_figure(1, 2)
-    names = {"loss": "Loss of references (nats)", "chrf": "chrF of translations"}
-    for axes, (name, label), colour in zip(panels, names.items(), (BLUE, ORANGE), strict=True):
-        draw_loss(axes, report.means(name), colour)
-        style(axes, label, "source length (tokens)", label, report.claimed)
-    figure.suptitle(f"{report.model}: {report.verdict}", fontsize=FONT_SIZE + 1, wrap=True)
-    return figure

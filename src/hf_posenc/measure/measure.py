@@ -3,34 +3,32 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..utils.atomic_io import short_hash
-from .figure import draw_report, draw_sources, save_report
-from .parts import PARTS, Job, Record, position_table, wavelengths
-from .report import LengthReport
-from .seq2seq import SourceReport, measure_sources
-from .store import Store, claimed_length
+from .figure import save_report
+from .parts import PARTS, Job, position_table, wavelengths
+from .report import LengthReport, summarize
+from .seq2seq import measure_sources, pairs_by_length
+from .store import Record, Store, claimed_length
 from .text import default_lengths, encode, make_blocks, prefix_tokens, validate_lengths
-
-Lengths = Sequence[int] | None
 
 
 def measure_length(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: Iterable[str],
-    lengths: Lengths = None,
+    lengths: Sequence[int] | None = None,
     *,
     references: Iterable[str] | None = None,
     output: str | Path | None = None,
     max_blocks: int = 8,
     trials: int = 2,
     progress: bool = True,
-) -> LengthReport | SourceReport:
+) -> LengthReport:
     """Measure the length that a language model can use, and return a report; `str` of it is the verdict.
 
     `model` is decoder-only, any class of transformers or of this package; `texts` are documents. At each of `lengths`,
@@ -49,41 +47,56 @@ def measure_length(
     """
     if isinstance(texts, str):
         raise ValueError("texts must be a list of documents, but they are one string; put it into a list.")
-    texts = list(texts)
-    if model.config.is_encoder_decoder:
-        by_source = measure_sources(model, tokenizer, texts, references, lengths, output, max_blocks, progress)
-        if output is not None:
-            save_report(by_source, Path(output), draw_sources)
-        return by_source
-    if references is not None:
-        raise ValueError("references are of an encoder-decoder, but the model is decoder-only; leave them out.")
-    prefix = prefix_tokens(tokenizer)
-    documents = [encode(tokenizer, text) for text in texts]
-    claimed = claimed_length(model)
-    lengths = default_lengths(claimed, max(map(len, documents), default=0)) if lengths is None else list(lengths)
-    validate_lengths(lengths)
-    blocks = make_blocks(documents, prefix, lengths[-1], max_blocks)
-    special = set(tokenizer.all_special_ids)
-    tokens = sorted({token for block in blocks for token in block.ids_T.tolist()} - special)
-    job = Job(model, tokenizer, blocks, lengths, prefix, tokens, trials, progress)
+    texts, name = list(texts), model.config._name_or_path or type(model).__name__
+    facts: dict[str, Any] = {"model": name, "claimed_length": claimed_length(model), "failures": {}}
     was_training = model.training
     model.eval()
     try:
-        validate_causal(model, blocks[0].ids_T[:16])
-        content = short_hash(str([block.ids_T.tolist() for block in blocks]))
-        store = Store(output, {"lengths": lengths, "trials": trials, "blocks": content}, model)
-        with store.lock():
-            report = measure_parts(job, store, claimed)
+        if model.config.is_encoder_decoder:
+            pairs = pairs_by_length(tokenizer, texts, references, lengths, max_blocks)
+            facts["lengths"] = list(pairs)
+            with Store(output, {"pairs": pairs}, model).locked() as store:
+                report = measure_sources(model, tokenizer, pairs, store, facts, progress)
+        else:
+            if references is not None:
+                raise ValueError("references are of an encoder-decoder, but the model is decoder-only; leave them out.")
+            job = make_job(model, tokenizer, texts, lengths, max_blocks, trials, progress)
+            facts |= {"lengths": list(job.lengths), "blocks": len(job.blocks), "trials": trials}
+            facts["documents"] = len({block.document for block in job.blocks})
+            ids = [block.ids_T.tolist() for block in job.blocks]
+            with Store(output, {"lengths": facts["lengths"], "trials": trials, "blocks": ids}, model).locked() as store:
+                report = measure_parts(job, store, facts)
     finally:
         model.train(was_training)
     if output is not None:
-        save_report(report, Path(output), draw_report)
+        save_report(report, Path(output))
     return report
 
 
-def measure_parts(job: Job, store: Store, claimed: int | None) -> LengthReport:
+def make_job(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    lengths: Sequence[int] | None,
+    max_blocks: int,
+    trials: int,
+    progress: bool,
+) -> Job:
+    """What the parts read of a decoder-only model; the ValueErrors of `measure_length`."""
+    prefix = prefix_tokens(tokenizer)
+    documents = [encode(tokenizer, text) for text in texts]
+    if lengths is None:
+        lengths = default_lengths(claimed_length(model), max(map(len, documents), default=0))
+    validate_lengths(lengths)
+    blocks = make_blocks(documents, prefix, lengths[-1], max_blocks)
+    validate_causal(model, blocks[0].ids_T[:16])
+    tokens = {token for block in blocks for token in block.ids_T.tolist()} - set(tokenizer.all_special_ids)
+    return Job(model, tokenizer, blocks, lengths, prefix, sorted(tokens), trials, progress)
+
+
+def measure_parts(job: Job, store: Store, facts: dict[str, Any]) -> LengthReport:
     """All parts at all lengths that the model reads, and their report."""
-    table, lengths, failure = position_table(job.model), list(job.lengths), None
+    table, lengths = position_table(job.model), list(job.lengths)
     parts: dict[str, dict[int, Record]] = {name: {} for name in PARTS}
     steps = [(name, length) for name in PARTS for length in (lengths[-1:] if name == "loss" else lengths)]
     for name, length in tqdm(steps, desc="measure", disable=not job.progress):
@@ -95,27 +108,18 @@ def measure_parts(job: Job, store: Store, claimed: int | None) -> LengthReport:
             record: Record = {"failure": f"Its table has {table} positions."}
         else:
             record = store.saved(f"{name}-{length}", partial(PARTS[name], job, length))
-        if name == "context" and "failure" in record:
-            failure, lengths = record["failure"], [shorter for shorter in lengths if shorter < length]
+        if "failure" in record:
+            facts["failures"][f"{name} at {length}"] = record["failure"]
+            if name == "context":
+                lengths = [shorter for shorter in lengths if shorter < length]
             if not lengths:
                 raise ValueError(
                     f"The model must be able to read {length} tokens, the shortest of lengths, but it stops with: "
-                    f"{failure} Give shorter lengths."
+                    f"{record['failure']} Give shorter lengths."
                 )
-            continue
-        parts[name][length] = record
-    return LengthReport(
-        model=job.model.config._name_or_path or type(job.model).__name__,
-        claimed=claimed,
-        lengths=list(job.lengths),
-        documents=len({block.document for block in job.blocks}),
-        blocks=len(job.blocks),
-        trials=job.trials,
-        wavelengths=wavelengths(job.model),
-        parts=parts,
-        readable=lengths[-1],
-        failure=failure,
-    )
+        elif record:
+            parts[name][length] = record
+    return summarize(facts | {"rope_wavelengths": wavelengths(job.model)}, parts)
 
 
 @torch.no_grad()

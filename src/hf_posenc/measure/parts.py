@@ -28,7 +28,7 @@ from .scoring import score_tokens
 from .store import Record
 from .text import Block, key_value_prompt, needle_prompt, random_copy
 
-PROMPTS = {"needle": needle_prompt, "key_value": key_value_prompt}
+PROMPTS = {"needle": needle_prompt, "values": key_value_prompt}
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MAX_SCORED = 64  # tokens of a block that are scored with every context
 NEW_TOKENS = 64  # tokens that are generated
@@ -156,7 +156,7 @@ def attention_mass(job: Job, length: int) -> Record:
     The last tokens of a block are the queries. What stands before them comes from the cache, so that memory grows with
     the length alone. Empty for a model without attention weights or without a cache.
     """
-    edges = [0, *(2**power for power in range(math.ceil(math.log2(length)) + 1))]
+    edges = [0, *(2**power for power in range(math.ceil(math.log2(length))))]
     mass, first, count = torch.zeros(len(edges)), 0.0, 0
     queries = min(NUM_QUERIES, length // 2)
     for block in job.bar(job.blocks[: job.trials], f"attention {length}"):

@@ -1,214 +1,194 @@
-"""The report of a measurement: the numbers of each part, one line of verdict, JSON and Markdown."""
+"""The report of a measurement: the numbers of each part, one line of verdict, and a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .parts import DEPTHS, NEW_TOKENS
+from .parts import DEPTHS, FIRST_TOKENS, NEW_TOKENS
 from .scoring import mean_with_interval
 from .store import Record
 
 FALL = 0.01  # nats: a loss that is lower by more than this, one percent of perplexity, is lower
 RISE = 0.05  # nats: a loss that is higher by more than this has risen
 THRESHOLD = 0.9  # of accuracies
+# The parts that are right or wrong, and the keys of their records.
+ACCURACIES = {"copying": ("copy", "accuracy"), "needle": ("retrieval", "needle"), "key-value": ("retrieval", "values")}
+COLUMNS = (
+    "length", "loss at these positions", "loss with this context", "gain", *ACCURACIES, "repeated 4-grams (text)",
+    f"attention on first {FIRST_TOKENS}", "half of attention within",
+)  # fmt: skip
+Mean = Mapping[str, Any]  # of `mean_with_interval`
 
 
 @dataclass(frozen=True)
 class LengthReport:
-    """What was measured of a decoder-only model; `str` of it is the verdict.
+    """What was measured of a model; `str` of it is the verdict.
 
-    `claimed` is the length of the model's config, `readable` the longest of `lengths` that the model reads, with the
-    `failure` at the next one. `parts` has the record of each part at each length, `wavelengths` are those of RoPE.
+    `numbers` has all numbers, as JSON takes them. `rows` are the cells of the table with these `columns`, a row for
+    each length; `notes` are sentences for the reader of the table.
     """
 
-    model: str
-    claimed: int | None
-    lengths: list[int]
-    documents: int
-    blocks: int
-    trials: int
-    wavelengths: list[float]
-    parts: dict[str, dict[int, Record]] = field(repr=False)
-    readable: int = 0
-    failure: str | None = None
+    verdict: str
+    numbers: dict[str, Any] = field(repr=False)
+    columns: Sequence[str] = field(repr=False)
+    rows: list[list[str]] = field(repr=False)
+    notes: list[str] = field(repr=False)
 
     def __str__(self) -> str:
         return self.verdict
 
-    @property
-    def verdict(self) -> str:
-        """One line: the claimed length, and up to which length each part is good."""
-        claims = ["claims no length" if self.claimed is None else f"claimed {self.claimed}"]
-        if self.failure:
-            claims.append(f"reads up to {self.readable}")
-        useful, rises = self.useful_length, self.rising_length
-        if useful == self.readable and useful > self.lengths[0]:
-            claims.append(f"loss still falls at {useful}, the longest")
-        elif useful == self.lengths[0]:
-            claims.append(f"loss does not fall beyond {useful}, the shortest")
-        else:
-            claims.append(f"loss stops falling at {useful}")
-        if rises is not None:
-            claims.append(f"loss rises from {rises} on")
-        for name, by_length in (("copying", self.copying), ("retrieval", self.retrieval)):
-            if by_length:
-                reached = reach(by_length)
-                claims.append(f"{name} above 90 % {'at no length' if reached is None else f'up to {reached}'}")
-        return "; ".join(claims)
-
-    def records(self, part: str) -> dict[int, Record]:
-        """The records of a part by length, without those that failed or are empty."""
-        return {
-            length: record for length, record in self.parts.get(part, {}).items() if record and "failure" not in record
-        }
-
-    def context_gain(self, short: int, long: int) -> Mapping[str, Any]:
-        """By how much the loss is lower with the `long` context than with the `short` one, with its interval."""
-        records = self.records("context")
-        pairs = zip(records[short]["loss"], records[long]["loss"], strict=True)
-        return mean_with_interval([at_short - at_long for at_short, at_long in pairs], self.groups)
-
-    @property
-    def groups(self) -> list[int]:
-        """The document of each block; if there is one document, each block is a group."""
-        documents = self.records("context")[self.lengths[0]]["document"]
-        return documents if len(set(documents)) > 1 else list(range(len(documents)))
-
-    @property
-    def useful_length(self) -> int:
-        """The shortest length than which no longer one lowers the loss by more than FALL, beyond the interval."""
-        lengths = list(self.records("context"))
-        for index, length in enumerate(lengths):
-            gains = [self.context_gain(length, longer) for longer in lengths[index + 1 :]]
-            if not any(is_above(gain, FALL) for gain in gains):
-                return length
-        return lengths[-1]
-
-    @property
-    def rising_length(self) -> int | None:
-        """The first length beyond `useful_length` with a loss that is higher by more than RISE; None without one."""
-        useful = self.useful_length
-        for length in self.records("context"):
-            if length > useful and is_above(self.context_gain(length, useful), RISE):
-                return length
-        return None
-
-    @property
-    def loss_by_bucket(self) -> dict[int, Mapping[str, Any]]:
-        """The loss at positions below each length and not below the length before it, with its interval."""
-        by_bucket, first = dict[int, Mapping[str, Any]](), 1
-        for record in self.records("loss").values():
-            for length in self.lengths:
-                if length <= self.readable:
-                    means = [sum(losses[first - 1 : length - 1]) / (length - first) for losses in record["loss"]]
-                    by_bucket[length], first = mean_with_interval(means, self.groups), length
-        return by_bucket
-
-    @property
-    def copying(self) -> dict[int, float]:
-        """The accuracy of copying by length."""
-        return {length: average(record["accuracy"]) for length, record in self.records("copy").items()}
-
-    def answers(self, kind: str) -> dict[int, float]:
-        """The accuracy of a kind of retrieval by length, over all depths."""
-        records = self.records("retrieval").items()
-        return {length: average(record[kind]) for length, record in records if record[kind]}
-
-    @property
-    def retrieval(self) -> dict[int, float]:
-        """The accuracy of retrieval by length: of both kinds, or of the one whose prompts are short enough."""
-        by_length = {}
-        for length, record in self.records("retrieval").items():
-            if hits := record["needle"] + record["key_value"]:
-                by_length[length] = average(hits)
-        return by_length
-
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers of the report, as JSON takes them."""
-        context = self.records("context")
-        return {
-            "model": self.model,
-            "verdict": self.verdict,
-            "claimed_length": self.claimed,
-            "readable_length": self.readable,
-            "failure": self.failure,
-            "useful_length": self.useful_length,
-            "rising_length": self.rising_length,
-            "lengths": self.lengths,
-            "documents": self.documents,
-            "blocks": self.blocks,
-            "trials": self.trials,
-            "loss_by_position": self.loss_by_bucket,
-            "loss_by_context": {length: mean_with_interval(context[length]["loss"], self.groups) for length in context},
-            "extra_loss": {length: self.context_gain(length, self.useful_length) for length in context},
-            "copying": self.copying,
-            "needle": self.answers("needle"),
-            "key_value": self.answers("key_value"),
-            "retrieval_by_depth": self.records("retrieval"),
-            "repetition": self.records("repetition"),
-            "attention": self.records("attention"),
-            "rope_wavelengths": self.wavelengths,
-        }
-
     def to_markdown(self) -> str:
-        """The verdict, a table with a row for each length, and what its columns are."""
-        lines = [f"# Usable length of {self.model}", "", f"**{self.verdict}**", ""]
-        headers = [
-            "length", "loss at these positions", "loss with this context", "gain", "copying", "needle", "key-value",
-            "repeated 4-grams (text)", "attention on first 4", "half of attention within",
-        ]  # fmt: skip
-        rows = [self.row(length, shorter) for length, shorter in zip(self.lengths, [None, *self.lengths], strict=False)]
-        for cells in [headers, ["---"] * len(headers), *rows]:
+        """The verdict, the table and the notes."""
+        lines = [f"# Usable length of {self.numbers['model']}", "", f"**{self.verdict}**", ""]
+        for cells in [self.columns, ["---"] * len(self.columns), *self.rows]:
             lines.append(f"| {' | '.join(cells)} |")
-        unit = "documents" if self.documents > 1 else "blocks of one document"
-        lines += [
-            "",
-            f"{self.blocks} blocks of {self.lengths[-1]} tokens from {self.documents} documents, {self.trials} random "
-            f"inputs for each length, in retrieval for each of {len(DEPTHS)} depths. Losses are in nats a token, with "
-            f"95 % bootstrap intervals over {unit}. The gain is that of this context over the one before it, on the "
-            f"same tokens. A continuation has up to {NEW_TOKENS} tokens.",
-            "",
-            self.rope_line,
-        ]
-        if self.failure:
-            lines += ["", f"At the next length after {self.readable} the model stops with: {self.failure}"]
+        for note in self.notes:
+            lines += ["", note]
         return "\n".join(lines) + "\n"
 
-    @property
-    def rope_line(self) -> str:
-        """One sentence on the wavelengths of RoPE against the claimed length."""
-        if not self.wavelengths:
-            return "The model has no rotary embedding."
-        span = f"{self.wavelengths[0]:.3g} to {self.wavelengths[-1]:.3g} tokens"
-        if self.claimed is None:
-            return f"Wavelengths of RoPE: {span}."
-        longer = sum(wavelength > self.claimed for wavelength in self.wavelengths)
-        return (
-            f"Wavelengths of RoPE: {span}. {longer} of {len(self.wavelengths)} exceed the claimed length: beyond it, "
-            "these channels take angles that no input of that length has."
-        )
 
-    def row(self, length: int, shorter: int | None) -> list[str]:
-        """The cells of a length in the table."""
-        contexts, repeated = self.records("context"), self.records("repetition").get(length)
-        attention = self.records("attention").get(length)
-        cells = [str(length), with_interval(self.loss_by_bucket.get(length))]
-        has_both = length in contexts and shorter in contexts
-        cells.append(
-            with_interval(mean_with_interval(contexts[length]["loss"], self.groups) if length in contexts else None)
-        )
-        cells.append(with_interval(self.context_gain(shorter, length) if has_both and shorter is not None else None))
-        for accuracies in (self.copying, self.answers("needle"), self.answers("key_value")):
-            cells.append(percent(accuracies.get(length)))
-        if repeated:
-            cells.append(f"{percent(average(repeated['generated']))} ({percent(average(repeated['text']))})")
-        else:
-            cells.append("-")
-        cells += [percent(attention["first_tokens"]), str(half_distance(attention))] if attention else ["-", "-"]
-        return cells
+def summarize(facts: dict[str, Any], parts: Mapping[str, Mapping[int, Record]]) -> LengthReport:
+    """The report of a decoder-only model, from the records of its parts by length, which may lack some.
+
+    `facts` are what else is known: model, claimed_length, lengths, documents, blocks, trials, failures,
+    rope_wavelengths.
+    """
+    context = parts["context"]
+    useful, rising, is_clear = usable_context(context)
+    numbers = facts | {
+        "readable_length": max(context),
+        "useful_length": useful,
+        "rising_length": rising,
+        "loss_by_position": loss_by_bucket(parts["loss"], facts["lengths"]),
+        "loss_by_context": {
+            length: mean_with_interval(record["loss"], groups(record)) for length, record in context.items()
+        },
+        "gain": {
+            longer: gain(context, length, longer) for length, longer in zip(context, list(context)[1:], strict=False)
+        },
+        "extra_loss": {length: gain(context, length, useful) for length in context},
+        "accuracies": {},
+        "retrieval": parts["retrieval"],
+        "repetition": parts["repetition"],
+        "attention": parts["attention"],
+    }
+    for name, (part, key) in ACCURACIES.items():
+        records = parts[part].items()
+        numbers["accuracies"][name] = {length: average(record[key]) for length, record in records if record[key]}
+    rows = [table_row(numbers, length) for length in facts["lengths"]]
+    return LengthReport(verdict(numbers, is_clear), numbers, COLUMNS, rows, notes(numbers))
 
 
-def is_above(difference: Mapping[str, Any], threshold: float) -> bool:
+def groups(record: Record) -> list[int]:
+    """The document of each block; if there is one document, each block is a group."""
+    documents = record["document"]
+    return documents if len(set(documents)) > 1 else list(range(len(documents)))
+
+
+def gain(context: Mapping[int, Record], short: int, long: int) -> Mean:
+    """By how much the loss is lower with the `long` context than with the `short` one, with its interval."""
+    pairs = zip(context[short]["loss"], context[long]["loss"], strict=True)
+    return mean_with_interval([at_short - at_long for at_short, at_long in pairs], groups(context[short]))
+
+
+def usable_context(context: Mapping[int, Record]) -> tuple[int, int | None, bool]:
+    """The length at which the loss stops falling, the first one beyond at which it has risen, and whether that is
+    clear.
+
+    No length beyond the first one lowers the loss by more than FALL, with an interval above 0. It is not clear if one
+    of them does without the interval. The second one is None if the loss does not rise by more than RISE.
+    """
+    lengths = sorted(context)
+    useful = lengths[0]
+    for length in lengths:
+        if any(is_above(gain(context, length, longer), FALL) for longer in lengths if longer > length):
+            continue
+        useful = length
+        break
+    beyond = [length for length in lengths if length > useful]
+    risen = [length for length in beyond if is_above(gain(context, length, useful), RISE)]
+    is_clear = all(gain(context, useful, length)["mean"] <= FALL for length in beyond)
+    return useful, min(risen, default=None), is_clear
+
+
+def loss_by_bucket(records: Mapping[int, Record], lengths: Sequence[int]) -> dict[int, Mean]:
+    """The loss at positions below each length and not below the length before it, with its interval."""
+    by_bucket, first = dict[int, Mean](), 1
+    for longest, record in records.items():
+        for length in lengths:
+            if length <= longest:
+                means = [average(losses[first - 1 : length - 1]) for losses in record["loss"]]
+                by_bucket[length], first = mean_with_interval(means, groups(record)), length
+    return by_bucket
+
+
+def verdict(numbers: Mapping[str, Any], is_clear: bool) -> str:
+    """One line: the claimed length, and up to which length each part is good."""
+    claimed, readable, useful = (numbers[f"{name}_length"] for name in ("claimed", "readable", "useful"))
+    shortest, longest = numbers["lengths"][0], numbers["lengths"][-1]
+    claims = ["claims no length" if claimed is None else f"claimed {claimed}"]
+    if readable < longest:
+        claims.append(f"reads up to {readable}")
+    if useful == readable:
+        claims.append(f"loss still falls at {useful}, the longest")
+    elif not is_clear:
+        claims.append(f"loss falls up to {useful}, unclear beyond")
+    elif useful == shortest:
+        claims.append(f"loss does not fall beyond {useful}, the shortest")
+    else:
+        claims.append(f"loss stops falling at {useful}")
+    if numbers["rising_length"] is not None:
+        claims.append(f"loss rises from {numbers['rising_length']} on")
+    for name, by_length in numbers["accuracies"].items():
+        reached = reach(by_length)
+        if reached is not None:
+            claims.append(f"{name} above 90 % up to {reached}")
+        elif by_length:
+            claims.append(f"{name} above 90 % at no length, {percent(max(by_length.values()))} at best")
+    return "; ".join(claims)
+
+
+def table_row(numbers: Mapping[str, Any], length: int) -> list[str]:
+    """The cells of a length in the table; "-" for what was not measured."""
+    cells = [str(length)]
+    cells += [with_interval(numbers[name].get(length)) for name in ("loss_by_position", "loss_by_context", "gain")]
+    cells += [percent(by_length.get(length)) for by_length in numbers["accuracies"].values()]
+    repeated, attention = numbers["repetition"].get(length), numbers["attention"].get(length)
+    shares = [percent(average(repeated[name])) for name in ("generated", "text")] if repeated else []
+    cells.append(f"{shares[0]} ({shares[1]})" if shares else "-")
+    cells += [percent(attention["first_tokens"]), str(half_distance(attention))] if attention else ["-", "-"]
+    return cells
+
+
+def notes(numbers: Mapping[str, Any]) -> list[str]:
+    """What the columns of the table are, the wavelengths of RoPE, and what failed."""
+    unit = "documents" if numbers["documents"] > 1 else "blocks of one document"
+    lines = [
+        f"{numbers['blocks']} blocks of {numbers['lengths'][-1]} tokens from {numbers['documents']} documents, "
+        f"{numbers['trials']} random inputs for each length, in retrieval for each of {len(DEPTHS)} depths. Losses are "
+        f"in nats a token, with 95 % bootstrap intervals over {unit}. The gain is that of this context over the one "
+        f"before it, on the same tokens. A continuation has up to {NEW_TOKENS} tokens.",
+        rope_note(numbers),
+    ]
+    return lines + [f"Not measured: {name}, because: {reason}" for name, reason in numbers["failures"].items()]
+
+
+def rope_note(numbers: Mapping[str, Any]) -> str:
+    """The wavelengths of RoPE against the claimed length."""
+    found, claimed = numbers["rope_wavelengths"], numbers["claimed_length"]
+    if not found:
+        return "The model has no rotary embedding."
+    note = f"Wavelengths of RoPE: {found[0]:.3g} to {found[-1]:.3g} tokens."
+    if claimed is None:
+        return note
+    longer = sum(wavelength > claimed for wavelength in found)
+    return (
+        f"{note} {longer} of {len(found)} exceed the claimed length: beyond it, these channels take angles that no "
+        "input of that length has."
+    )
+
+
+def is_above(difference: Mean, threshold: float) -> bool:
     """Whether a mean exceeds the threshold, and all of its interval exceeds 0."""
     interval = difference["interval"]
     return difference["mean"] > threshold and (interval is None or interval[0] > 0)
@@ -226,13 +206,12 @@ def reach(accuracies: Mapping[int, float]) -> int | None:
 
 def half_distance(attention: Record) -> int:
     """The distance within which half of the attention lies that is not on the first tokens: the end of its bucket."""
-    total, reached = sum(attention["mass"]), 0.0
-    edges = attention["from_distance"]
-    for end, mass in zip([*edges[1:], 2 * edges[-1]], attention["mass"], strict=True):
+    reached, edges = 0.0, attention["from_distance"]
+    for edge, mass in zip(edges[1:], attention["mass"], strict=False):
         reached += mass
-        if reached >= total / 2:
-            return end - 1
-    return edges[-1]
+        if reached >= sum(attention["mass"]) / 2:
+            return edge - 1
+    return 2 * edges[-1] - 1
 
 
 def average(values: Sequence[float]) -> float:
@@ -243,11 +222,9 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
-def with_interval(value: Mapping[str, Any] | None) -> str:
+def with_interval(value: Mean | None) -> str:
     """A mean with its interval, to three decimals."""
     if value is None:
         return "-"
-    if value["interval"] is None:
-        return f"{value['mean']:.3f}"
-    low, high = value["interval"]
-    return f"{value['mean']:.3f} [{low:.3f}, {high:.3f}]"
+    interval = value["interval"]
+    return f"{value['mean']:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")

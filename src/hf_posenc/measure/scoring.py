@@ -74,13 +74,13 @@ def replaced_body(body: nn.Module, outputs: Any) -> Iterator[dict[str, Any]]:
             body.forward = own_forward
 
 
-def mean_with_interval(values: Sequence[float], groups: Sequence[int]) -> dict[str, Any]:
+def mean_with_interval(values: Sequence[float], groups: Sequence[int] | None = None) -> dict[str, Any]:
     """The mean of the values, and its 95 % bootstrap interval over groups; None for fewer than two groups.
 
-    A group is a document. Its values are resampled together, because they are not independent.
+    A group is a document, by default each value. Its values are resampled together: they are not independent.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    names, group_of = np.unique(np.asarray(groups), return_inverse=True)
+    names, group_of = np.unique(np.arange(len(values)) if groups is None else groups, return_inverse=True)
     mean = float(numbers.mean())
     if len(names) < 2:
         return {"mean": mean, "interval": None}

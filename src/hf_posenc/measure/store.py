@@ -1,15 +1,15 @@
 """Records of a measurement in a folder, each saved when it is made; and what a model's config claims."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from ..hub.version import __version__
-from ..utils.atomic_io import atomic_write, exclusive_lock, first_difference, short_hash
+from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ..utils.worker_processes import is_out_of_memory
 
 Record = dict[str, Any]
@@ -29,29 +29,30 @@ LENGTH_FIELDS = (
 class Store:
     """Records in a folder, each saved when it is made; in no folder, nothing is saved.
 
-    Raises a ValueError for a folder with the records of another measurement.
+    `inputs` are all that records depend on except the model. Raises a ValueError for a folder with the records of
+    another measurement.
     """
 
-    def __init__(self, folder: str | Path | None, settings: dict[str, object], model: PreTrainedModel) -> None:
+    def __init__(self, folder: str | Path | None, inputs: Mapping[str, object], model: PreTrainedModel) -> None:
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             return
-        values = [float(value) for weight in model.parameters() for value in weight.detach().flatten()[:8]]
-        settings |= {"weights": short_hash(str(values)), "config": short_hash(model.config.to_json_string())}
-        settings |= {"version": __version__}
+        first_weights = [weight.detach().flatten()[:8].tolist() for weight in model.parameters()]
+        content = {**inputs, "config": model.config.to_json_string(), "weights": first_weights, "version": __version__}
+        settings = {name: short_hash(str(value)) for name, value in content.items()}
         path = self.folder / "settings.json"
-        if path.exists():
-            difference = first_difference(json.loads(path.read_text(encoding="utf-8")), settings)
-            if difference is not None:
-                raise ValueError(
-                    f"output must be a new folder or that of the same measurement, but in {self.folder} {difference}; "
-                    "choose another folder, or delete it."
-                )
+        if path.exists() and json.loads(path.read_text(encoding="utf-8")) != settings:
+            raise ValueError(
+                f"output must be a new folder or that of the same measurement, but {self.folder} has one of another "
+                "model, text or setting; choose another folder, or delete it."
+            )
         atomic_write(path, json.dumps(settings, indent=1))
 
-    def lock(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator["Store"]:
         """Context manager: no other process measures into the folder."""
-        return nullcontext() if self.folder is None else exclusive_lock(self.folder / ".lock")
+        with nullcontext() if self.folder is None else exclusive_lock(self.folder / ".lock"):
+            yield self
 
     def saved(self, name: str, make: Callable[[], Record]) -> Record:
         """The saved record of this name; else that which `make` makes, saved.
