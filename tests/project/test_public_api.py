@@ -117,6 +117,7 @@ def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(subtest
         "from_transformers",
         "load_length_buckets",
         "load_translation_audit",
+        "measure_length",
         "to_ctranslate2",
         "to_onnx",
         "to_transformers",

@@ -132,7 +132,8 @@ def measure_length(options: argparse.Namespace) -> None:
         lines = list(read_lines(path))
         texts += ["\n".join(lines)] if options.references is None else lines
     references = None if options.references is None else list(read_lines(options.references))
-    name = checkpoint_name(Path(options.model))
+    # A folder of a GGUF file has no config.json.
+    name = options.model if options.gguf else checkpoint_name(Path(options.model))
     model, tokenizer = load_for_measuring(name, device=options.device, dtype=options.dtype, gguf_file=options.gguf)
     report = measure_model(
         model,

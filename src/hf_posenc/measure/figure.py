@@ -39,13 +39,12 @@ def draw_report(report: LengthReport) -> "Figure":
     figure, numbers = Figure(figsize=SIZE_INCHES, layout="constrained"), report.numbers
     title = f"Usable length of {numbers['model']}"
     if "chrf" in numbers:
-        panels = figure.subplots(1, 2)
+        loss, score = figure.subplots(1, 2)
         title = textwrap.fill(f"{title}: {report.verdict}", 120)
-        for axes, name, colour, label in zip(
-            panels, ("loss", "chrf"), (BLUE, ORANGE), ("loss (nats)", "chrF"), strict=True
-        ):
-            draw_means(axes, numbers[name], colour)
-            style(axes, numbers, "By source length", "source length (tokens)", label)
+        draw_means(loss, numbers["loss"], BLUE)
+        style(loss, numbers, "Loss of references", "source length (tokens)", "loss (nats)")
+        draw_means(score, numbers["chrf"], ORANGE)
+        style(score, numbers, "chrF of translations", "source length (tokens)", "chrF")
     else:
         position, context, accuracy, depth, attention, text = figure.subplots(2, 3).flat
         draw_means(position, numbers["loss_by_position"], BLUE)
@@ -53,9 +52,7 @@ def draw_report(report: LengthReport) -> "Figure":
         draw_means(context, numbers["extra_loss"], ORANGE)
         useful = numbers["useful_length"]
         context.axvline(useful, color=ORANGE, linestyle=":")
-        style(
-            context, numbers, f"The same tokens: loss above that at {useful}", "context (tokens)", "extra loss (nats)"
-        )
+        style(context, numbers, f"The same tokens: loss above that at {useful}", "context (tokens)", "nats")
         draw_accuracies(accuracy, numbers)
         draw_depths(depth, numbers["retrieval"])
         draw_attention(attention, numbers)
@@ -78,11 +75,10 @@ def draw_means(axes: "Axes", by_length: Mapping[int, Mapping[str, Any]], colour:
 
 def draw_accuracies(axes: "Axes", numbers: Numbers) -> None:
     """Lines of copying and of both kinds of retrieval."""
-    for (label, values), colour, marker in zip(
-        numbers["accuracies"].items(), (GREEN, BLUE, ORANGE), "so^", strict=True
-    ):
-        heights = [100 * value for value in values.values()]
-        axes.plot(list(values), heights, color=colour, marker=marker, label=label, alpha=0.8)
+    for name, colour, marker in zip(numbers["accuracies"], (GREEN, BLUE, ORANGE), "so^", strict=True):
+        by_length = numbers["accuracies"][name]
+        heights = [100 * value for value in by_length.values()]
+        axes.plot(list(by_length), heights, color=colour, marker=marker, label=name, alpha=0.8)
     axes.axhline(90, color=GREY, linewidth=0.6)
     axes.set_ylim(-4, 104)
     axes.legend(fontsize=FONT_SIZE, frameon=False)

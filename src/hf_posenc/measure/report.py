@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .parts import DEPTHS, FIRST_TOKENS, NEW_TOKENS
@@ -53,19 +54,15 @@ def summarize(facts: dict[str, Any], parts: Mapping[str, Mapping[int, Record]]) 
     `facts` are what else is known: model, claimed_length, lengths, documents, blocks, trials, failures,
     rope_wavelengths.
     """
-    context = parts["context"]
+    context, losses = parts["context"], parts["context"].items()
     useful, rising, is_clear = usable_context(context)
     numbers = facts | {
         "readable_length": max(context),
         "useful_length": useful,
         "rising_length": rising,
         "loss_by_position": loss_by_bucket(parts["loss"], facts["lengths"]),
-        "loss_by_context": {
-            length: mean_with_interval(record["loss"], groups(record)) for length, record in context.items()
-        },
-        "gain": {
-            longer: gain(context, length, longer) for length, longer in zip(context, list(context)[1:], strict=False)
-        },
+        "loss_by_context": {length: mean_with_interval(record["loss"], groups(record)) for length, record in losses},
+        "gain": {longer: gain(context, length, longer) for length, longer in pairwise(context)},
         "extra_loss": {length: gain(context, length, useful) for length in context},
         "accuracies": {},
         "retrieval": parts["retrieval"],

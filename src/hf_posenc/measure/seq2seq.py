@@ -103,7 +103,7 @@ def measure_sources(
 
 @torch.no_grad()
 def score_pairs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[tuple[str, str]]) -> Record:
-    """The mean loss of each reference, in nats a token and without label smoothing, and the chrF of each translation."""
+    """The mean loss of each reference, in nats a token, without label smoothing, and the chrF of translations."""
     from sacrebleu import sentence_chrf  # imported here, because measuring language models does not need it
 
     record: Record = {"loss": [], "chrf": []}
