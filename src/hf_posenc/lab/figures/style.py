@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, cycle
 from pathlib import Path
 
 import numpy as np
@@ -136,9 +137,10 @@ def line_styles(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     systems = list(systems)
     bases = list(dict.fromkeys(base_name(system) for system in systems))
     places = {base: SYSTEM_COLOURS[base] for base in bases if base in SYSTEM_COLOURS}
-    free = [place for place in range(len(COLOURS)) if place not in places.values()] or list(range(len(COLOURS)))
-    others = [base for base in bases if base not in places]
-    places |= {base: free[index % len(free)] for index, base in enumerate(others)}
+    free = cycle(sorted(set(range(len(COLOURS))) - set(places.values())) or range(len(COLOURS)))
+    for base in bases:
+        if base not in places:
+            places[base] = next(free)
     styles, variants = {}, dict.fromkeys(bases, 0)
     for index, system in enumerate(systems):
         base = base_name(system)
@@ -173,8 +175,10 @@ def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
 
 def add_legend(figure: Figure, handles: Iterable[Artist | Container], title: str | None = None) -> None:
     """Add a legend below the axes, with each label once; its title is above the labels."""
-    by_label = {str(handle.get_label()): handle for handle in handles}
-    by_label = {label: handle for label, handle in by_label.items() if not label.startswith("_")}
+    by_label = {}
+    for handle in handles:
+        if not str(handle.get_label()).startswith("_"):
+            by_label[str(handle.get_label())] = handle
     figure.legend(
         handles=list(by_label.values()),
         loc="outside lower center",
@@ -251,7 +255,8 @@ def add_colorbar(figure: Figure, image: AxesImage, panels: Axes | Iterable[Axes]
     """Add the colour scale that the panels' images share; an arrow marks an end where values are clipped."""
     low, high = image.get_clim()
     panels = [panels] if isinstance(panels, Axes) else list(panels)
-    shown = np.ma.concatenate([np.ma.asarray(other.get_array()).ravel() for axes in panels for other in axes.images])
+    images = chain.from_iterable(axes.images for axes in panels)
+    shown = np.ma.concatenate([np.ma.asarray(other.get_array()).ravel() for other in images])
     clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}
     extend = clipped.get((bool((shown < low).any()), bool((shown > high).any())), "neither")
     colorbar = figure.colorbar(image, ax=panels, pad=0.02, aspect=30, extend=extend)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path, PureWindowsPath
 
 import jinja2
@@ -98,7 +99,8 @@ def bibtex(reference: Reference) -> str:
     key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
     fields = {"author": reference.full_authors or author, "title": f"{{{reference.title}}}"}
     fields |= {"howpublished": reference.venue, "year": str(reference.year), "url": reference.url}
-    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+    return "\n".join([f"@misc{{{key},", *lines, "}"])
 
 
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
@@ -269,22 +271,27 @@ def examples(rows: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
 def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     """The values of the template."""
     config_class = PosEncCausalConfig if is_causal(run.config) else PosEncConfig
-    fields_by_side = config_class.encoding_type_fields
-    names_by_side = {
-        side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
-    }
-    sides = dict(names_by_side)
+    sides = {}
+    for side, field in config_class.encoding_type_fields.items():
+        if field in run.config:
+            sides[side] = parse_sum(run.config[field])
     if not any(POSITION_ENCODINGS[name].modifies_attention for name in sides.get("cross", ())):
         sides.pop("cross", None)
-    entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
+    entries = {name: POSITION_ENCODINGS[name] for name in chain.from_iterable(sides.values())}
     alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
     models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal(run.config) else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     model = models[CONFIG_MAPPING[run.config["model_type"]]]
     code = [model, *(entry.encoding for entry in entries.values()), alignment]
     modules = dict.fromkeys(item.__module__ for item in code)
-    references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
+    references = [*model.references, *chain.from_iterable(entry.references for entry in entries.values())]
+    references += alignment.references
     rows = TableRows(scores={system: run.scores.tests})
-    tables = {test: length_table(rows, test) for test in run.scores.tests}
+    tables, notes = {}, list[str]()
+    for test in run.scores.tests:
+        table = length_table(rows, test)
+        tables[test] = render_markdown(replace(table, notes=()))
+        notes += table.notes
+    own_settings = {source: without_folders(run.settings[source]) for source in ("model", "train")}
     return vars(run) | {
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
@@ -300,13 +307,11 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         },
         "own_modules": [module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         "train": arguments_with_defaults(run.settings["train"]),
-        "chosen": yaml.safe_dump(
-            {source: without_folders(run.settings[source]) for source in ("model", "train")}, sort_keys=False
-        ).strip(),
+        "chosen": yaml.safe_dump(own_settings, sort_keys=False).strip(),
         "hub_id": partial(hub_id, run),
         "corpora": corpus_leaves(run.data.train),
-        "tables": {test: render_markdown(replace(table, notes=())) for test, table in tables.items()},
-        "notes": list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
+        "tables": tables,
+        "notes": list(dict.fromkeys(notes)),
         "references": list(dict.fromkeys(map(bibtex, references))),
         "example": f"A sentence in {run.data.source_language}.",
     }
@@ -314,15 +319,13 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
 
 def stack_sizes(config: JsonObject) -> JsonObject:
     """By stack: its numbers of layers and of attention heads, its feed-forward width and its vocabulary."""
-    if is_causal(config):
-        fields = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-        return {"decoder": [config.get(field) for field in fields]}
-    vocabularies = {"encoder": "vocab_size", "decoder": "decoder_vocab_size"}
-    sizes = ("layers", "attention_heads", "ffn_dim")
-    return {
-        stack: [config.get(field) for field in (*(f"{stack}_{size}" for size in sizes), vocabulary)]
-        for stack, vocabulary in vocabularies.items()
+    fields_by_stack = {
+        "encoder": ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "vocab_size"),
+        "decoder": ("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"),
     }
+    if is_causal(config):
+        fields_by_stack = {"decoder": ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")}
+    return {stack: list(map(config.get, fields)) for stack, fields in fields_by_stack.items()}
 
 
 def without_folders(value: object) -> object:
@@ -366,27 +369,26 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     has the Hub's id only if it is the unchanged dataset and no other set has that id. Otherwise it has its own name and
     hash.
     """
-    task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
-    task_type = "text-generation" if run.data.is_text else "translation"
+    task_type, task = "translation", f"Translation {run.data.source_language}-{run.data.target_language}"
     if run.data.is_text:
-        task = f"Language modeling {run.data.language}"
-    datasets = {}
+        task_type, task = "text-generation", f"Language modeling {run.data.language}"
+    datasets: dict[str, JsonObject] = {}
     for test, result in run.scores.tests.items():
         spec, num_joined = run.test_specs[test]
-        changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
-        hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
-        own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result.test_set_sha256[:12])
-        use_own = changed or hub_identifier[0] is None or hub_identifier in taken
-        datasets[test] = own_identifier if use_own else hub_identifier
-        taken.add(datasets[test])
-    fields = ("dataset_type", "dataset_config", "dataset_split", "dataset_revision")
+        dataset: JsonObject = {"dataset_type": hub_id(run, spec.get("dataset"))}
+        for key, field in (("name", "dataset_config"), ("split", "dataset_split"), ("revision", "dataset_revision")):
+            dataset[field] = spec.get(key)
+        is_changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
+        if is_changed or dataset["dataset_type"] is None or dataset in datasets.values():
+            own_name = re.sub(r"[^\w.-]+", "-", test)
+            dataset = {"dataset_type": own_name, "dataset_revision": result.test_set_sha256[:12]}
+        datasets[test] = dataset
     for metric, metric_name in METRIC_NAMES.items():
         for test, result in run.scores.tests.items():
             score = result.overall.score(metric)
             if result.overall.n and score is not None:
-                dataset: JsonObject = dict(zip(fields, datasets[test], strict=True))
                 yield EvalResult(
-                    task_type=task_type, task_name=task, dataset_name=test, **dataset,
+                    task_type=task_type, task_name=task, dataset_name=test, **datasets[test],
                     metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
                 )  # fmt: skip
 
@@ -395,7 +397,7 @@ def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
     """The corpora in nested lists of corpora, or the corpus itself."""
     if not corpus_spec.get("corpora"):
         return [corpus_spec]
-    return [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
+    return list(chain.from_iterable(map(corpus_leaves, corpus_spec["corpora"])))
 
 
 def hub_id(run: ScoredSystem, name: str | None) -> str | None:

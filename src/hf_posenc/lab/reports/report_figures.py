@@ -68,21 +68,20 @@ def figures_of_test_set(test: str, results: RunResults, table_rows: TableRows) -
 def without_repeats(results: RunResults, rows: ScoresByRow, test: str) -> ScoresByRow:
     """The rows without those that repeat another by construction: segmented systems on a test set in which nothing was
     segmented, where they score as their unsegmented systems do."""
-    segmented = {
-        system.row: results.systems[system.segment.system].row for system in results.systems.values() if system.segment
-    }
-    return {
-        row: tests
-        for row, tests in rows.items()
-        if row not in segmented or tests[test].all_buckets != rows[segmented[row]][test].all_buckets
-    }
+    distinct = dict(rows)
+    for system in results.systems.values():
+        if system.segment:
+            unsegmented = results.systems[system.segment.system].row
+            if rows[system.row][test].all_buckets == rows[unsegmented][test].all_buckets:
+                distinct.pop(system.row, None)
+    return distinct
 
 
 def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:
     """Each row's scores of all pairs longer than any system's maximum training length."""
-    scores = {
-        name: {test: LengthScores(overall=system.beyond[test], buckets=())} for name, system in results.systems.items()
-    }
+    scores = {}
+    for name, system in results.systems.items():
+        scores[name] = {test: LengthScores(overall=system.beyond[test], buckets=())}
     return {row: tests[test].overall for row, tests in mean_over_seeds(scores, results.row_by_system).items()}
 
 
