@@ -222,7 +222,7 @@ def wavelengths(model: PreTrainedModel) -> list[float]:
         if isinstance(module, Rotary):
             tensors.append(module.frequencies(next(model.parameters()))[0])
         for frequencies_C in tensors:
-            positive = [value for value in frequencies_C.double().flatten().tolist() if value > 0]
+            positive = [value for value in frequencies_C.flatten().tolist() if value > 0]
             found.update(round(2 * math.pi / value, 6) for value in positive)
     return sorted(found)
 
