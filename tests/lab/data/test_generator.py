@@ -118,20 +118,6 @@ def test_a_window_that_begins_below_the_shortest_sentence_is_filled_from_there()
     assert {len(tokens(german)) for german, _ in pairs} == {6, 7, 8}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        ({"pairs": 0}, "pairs must be at least 1, not 0"),
-        ({"pairs": -5}, "pairs must be at least 1, not -5"),
-        ({"min_words": 31}, "min_words must not exceed max_words, but 31 > 30"),
-        ({"min_words": 1, "max_words": 5}, "max_words must be at least 6, the shortest sentence, not 5"),
-    ],
-)
-def test_what_cannot_be_filled_is_refused_before_the_first_sentence(arguments: dict[str, int], rule: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(rule)):
-        generate_pairs(**{"seed": 0, "pairs": 10, "min_words": 10, "max_words": 30} | arguments)
-
-
 # One right translation, and few words
 
 

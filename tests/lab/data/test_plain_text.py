@@ -11,10 +11,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import PosEncTokenizer
-from hf_posenc.lab.data import plain_text
-from hf_posenc.lab.data.corpus import load_pairs, validate_corpus_spec
-from hf_posenc.lab.data.plain_text import IGNORED, load_blocks, text_chunks, token_pieces
-from hf_posenc.lab.data.tokenization import tokenize_pairs
+from hf_posenc.lab.data import tokenization
+from hf_posenc.lab.data.corpus import validate_corpus_spec
+from hf_posenc.lab.data.tokenization import IGNORED, load_blocks, text_chunks, token_pieces, tokenize_pairs
 
 DOCUMENTS = [
     "Ein Hund.\nZwei Kinder\n im Schnee",
@@ -45,7 +44,7 @@ def whole_tokens(tokenizer: PosEncTokenizer, documents: list[str]) -> list[int]:
 def test_a_document_has_the_tokens_of_its_whole_text(
     text: Path, monkeypatch: pytest.MonkeyPatch, chunk_lines: int, subwords: str
 ) -> None:
-    monkeypatch.setattr(plain_text, "CHUNK_LINES", chunk_lines)
+    monkeypatch.setattr(tokenization, "CHUNK_LINES", chunk_lines)
     tokenizer = PosEncTokenizer.train(["\n".join([*TEXTS, *DOCUMENTS])] * 2, 282, subwords=subwords)
     paths = (str(text / "a.txt"), str(text / "b.txt"))
     tokens = np.concatenate([piece for piece, _ in token_pieces(paths, None, tokenizer)]).tolist()
@@ -157,7 +156,7 @@ def test_a_text_that_makes_no_block_is_refused(
 
 
 def test_a_missing_text_is_refused(text: Path, tokenizer: PosEncTokenizer) -> None:
-    with pytest.raises(FileNotFoundError, match=r"a text must exist, but .*none.txt is not a file"):
+    with pytest.raises(FileNotFoundError, match=r"a file of a corpus must exist, but .*none.txt is not a file"):
         load_blocks({"text": "none.txt"}, tokenizer, 5, folder=str(text), across_documents=True, key="data.x")
 
 
@@ -166,5 +165,3 @@ def test_keys_of_pairs_are_refused_with_text() -> None:
     for key in ("min_words", "concatenate", "source_tag", "files"):
         with pytest.raises(ValueError, match=key):
             validate_corpus_spec({"text": ["a"], key: ["a.de", "a.en"] if key == "files" else 2}, "data.train")
-    with pytest.raises(ValueError, match=r"a corpus of pairs is needed, but .* is plain text"):
-        load_pairs({"text": ["a"]}, source_language="de", target_language="en")

@@ -20,8 +20,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import datasets
@@ -33,115 +32,21 @@ from ...tokenizer.subwords import build_normalizer
 from ...utils.text_io import read_lines
 from .readers import CorpusSpec, absolute_path, read_shards, resolve_name_or_path, resolve_shards
 
+Texts = dict[str, str]  # the text of each language
 Batch = dict[str, list[Any]]  # columns, as datasets gives them to a function
 PROGRESS_BAR_MIN_PAIRS = 100_000  # pairs
 BATCH_SIZE = 1_000
 
-
-def map_batches(
-    pairs: Dataset, function: Callable[[Batch], Batch], features: Features, batch_size: int = BATCH_SIZE
-) -> Dataset:
-    """Replace all columns by those that `function` returns for each batch."""
-    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
-        return pairs.map(
-            function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
-        )
-
-
-def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tuple[str, str]) -> Dataset:
-    """Rename the languages of pairs."""
-    if old_names == new_names:
-        return pairs
-    features = Features({"translation": {name: Value("string") for name in new_names}})
-
-    def rename(batch: Batch) -> Batch:
-        rows = batch["translation"]
-        return {
-            "translation": [
-                dict(zip(new_names, (row[language] for language in old_names), strict=True)) for row in rows
-            ]
-        }
-
-    return map_batches(pairs, rename, features)
-
-
-def to_translation_format(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
-    """The column `translation` alone, with these languages as text. A missing text or pair is empty."""
-    features = _features(languages)
-
-    def convert(batch: Batch) -> Batch:
-        rows = [row or {} for row in batch["translation"]]
-        return {"translation": [{language: row.get(language) or "" for language in languages} for row in rows]}
-
-    has_nulls = any(column.null_count for column in pairs.data.table.flatten().columns)
-    return map_batches(pairs, convert, features) if has_nulls or pairs.features != features else pairs
-
-
-def dataset_from_reader(
-    read: Callable[..., Iterator[tuple[str, str]]],
-    languages: tuple[str, str],
-    depends_on: list[str],
-    show_progress: bool,
-    written_languages: tuple[str, str] | None = None,
-    /,
-    **options: object,
-) -> Dataset:
-    """The pairs of `read(**options)`, on disk. `written_languages` are their languages if the order differs.
-
-    datasets caches by the hash of `read` and its arguments. Size and time of the input files and of the reading code
-    are arguments, too. Therefore a changed file is read again.
-    """
-    return dataset_from_rows(
-        _rows,
-        _features(languages),
-        depends_on,
-        show_progress,
-        read=read,
-        options=options,
-        written_languages=written_languages or languages,
-    )
-
-
-def dataset_from_rows(
-    rows: Callable[..., Iterator[dict[str, Any]]],
-    features: Features,
-    depends_on: list[str],
-    show_progress: bool,
-    **arguments: object,
-) -> Dataset:
-    """The rows of `rows(**arguments, file_state=...)`, on disk."""
-    code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
-    status = [os.stat(path) for path in sorted([*code, *depends_on])]
-    arguments["file_state"] = tuple((file.st_size, file.st_mtime_ns) for file in status)
-    try:
-        with progress_bars(shown=show_progress):
-            return Dataset.from_generator(rows, features=features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, ValueError | OSError):
-            raise error.__cause__ from None
-        raise
-
-
-def _rows(
-    read: Callable[..., Iterator[tuple[str, str]]],
-    options: dict[str, object],
-    written_languages: tuple[str, str],
-    file_state: object,
-) -> Iterator[dict[str, dict[str, str]]]:
-    for texts in read(**options):
-        yield {"translation": dict(zip(written_languages, texts, strict=True))}
-
-
-def _features(languages: tuple[str, str]) -> Features:
-    return Features({"translation": {language: Value("string") for language in languages}})
-
-
-def hash_test_set(test: Dataset) -> str:
-    """The SHA-256 of a test set's texts and lengths. Scores are comparable if it is equal."""
-    digest = hashlib.sha256()
-    for row in test:
-        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
-    return digest.hexdigest()
+CORPUS_TYPES = {
+    "dataset": ("name", "split", "revision"),
+    "files": ("document_ids", "min_words"),
+    "generator": (),
+    "task": (),
+    "text": ("document_ids",),
+    "corpora": (),
+}
+LANGUAGE_KEYS = ("source_language", "target_language")
+TAG_KEYS = ("source_tag", "target_tag")
 
 
 @contextmanager
@@ -158,17 +63,75 @@ def progress_bars(*, shown: bool) -> Iterator[None]:
         datasets.enable_progress_bars()
 
 
-CORPUS_TYPES = {
-    "dataset": ("name", "split", "revision"),
-    "files": ("document_ids", "min_words"),
-    "generator": (),
-    "task": (),
-    "text": ("document_ids",),
-    "corpora": (),
-}
-LANGUAGE_KEYS = ("source_language", "target_language")
-EXAMPLE_SPEC = "{files: [train.de, train.en]}"
-GENERATOR_FIELDS = ("seed", "pairs", "min_words", "max_words")
+def map_batches(
+    pairs: Dataset,
+    function: Callable[[Batch], Batch],
+    features: Features,
+    *,
+    keep_columns: bool = False,
+    batch_size: int = BATCH_SIZE,
+) -> Dataset:
+    """The columns that `function` returns for each batch; with `keep_columns` the other ones too."""
+    removed = None if keep_columns else pairs.column_names
+    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
+        return pairs.map(function, batched=True, batch_size=batch_size, features=features, remove_columns=removed)
+
+
+def map_texts(pairs: Dataset, change: Callable[[Any], Texts], languages: Iterable[str] | None = None) -> Dataset:
+    """Replace the texts of each pair by `change(texts)`, in these languages if they are others. Other columns stay."""
+    features = pairs.features if languages is None else Features(pairs.features | translation_features(languages))
+
+    def change_batch(batch: Batch) -> Batch:
+        return {"translation": [change(texts) for texts in batch["translation"]]}
+
+    return map_batches(pairs, change_batch, features, keep_columns=True)
+
+
+def translation_features(languages: Iterable[str]) -> Features:
+    return Features({"translation": {language: Value("string") for language in languages}})
+
+
+def dataset_from_rows(
+    rows: Callable[..., Iterator[dict[str, Any]]],
+    features: Features,
+    files: Iterable[str],
+    show_progress: bool,
+    **arguments: object,
+) -> Dataset:
+    """The rows of `rows(**arguments, file_state=...)`, on disk.
+
+    datasets caches them by the hash of `rows` and its arguments. Size and time of the `files` that are read, and of the
+    code that reads them, are an argument too. Therefore a changed file is read again.
+    """
+    code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
+    status = [os.stat(path) for path in sorted([*code, *files])]
+    arguments["file_state"] = tuple((file.st_size, file.st_mtime_ns) for file in status)
+    try:
+        with progress_bars(shown=show_progress):
+            return Dataset.from_generator(rows, features=features, gen_kwargs=arguments)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+
+
+def translation_rows(
+    read: Callable[..., Iterator[tuple[str, str]]],
+    languages: tuple[str, str],
+    options: dict[str, object],
+    file_state: object,
+) -> Iterator[dict[str, Texts]]:
+    """The pairs of `read(**options)` as rows of a dataset."""
+    for texts in read(**options):
+        yield {"translation": dict(zip(languages, texts, strict=True))}
+
+
+def hash_test_set(test: Dataset) -> str:
+    """The SHA-256 of a test set's texts and lengths. Scores are comparable if it is equal."""
+    digest = hashlib.sha256()
+    for row in test:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()
 
 
 def load_pairs(
@@ -179,114 +142,97 @@ def load_pairs(
     folder: str | None = None,
     separator: str = " ",
 ) -> Dataset:
-    """The pairs of a corpus, in order. `corpus_spec` has exactly one of these keys:
+    """The pairs of a corpus, in order. `corpus_spec` has passed `validate_corpus_spec`; `CorpusKeys` describes it.
 
-    - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
-    - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
-      a line), or a list of these; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
-    - `generator`: `{seed, pairs, min_words, max_words}` for the synthetic German-English corpus;
-    - `task`: `{name, seed, pairs, min_length, max_length}` for an algorithmic task (see tasks.py);
-    - `corpora`: a list of such descriptions, which are concatenated in order;
-
-    and may have these:
-
-    - `max_examples: n` keeps the first n pairs, and then `concatenate: k` applies (see `concatenate_consecutive`);
-    - `source_language` and `target_language`, if they differ from the arguments;
-    - `source_tag` and `target_tag`, which do not change these texts;
-    - `document_ids: FILE` and `min_words: n`, with `files` (see `concatenate_documents`).
-
-    `separator` separates concatenated texts. A key whose value is None counts as absent. Pairs with an empty side are
-    kept. A null of a `dataset` is an empty side; in a .jsonl of `files` it is refused. A ValueError names the file and
-    the line that cannot be read. A missing file raises a FileNotFoundError.
+    Files are relative to `folder`. The languages of the result are the arguments; those of `corpus_spec`, if it has
+    any, are the names in its files. `max_examples: n` keeps the first n pairs, before they are concatenated.
+    `separator` separates concatenated texts. Pairs with an empty side are kept. A ValueError names the file and the
+    line that cannot be read. A missing file raises a FileNotFoundError.
     """
-    corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
-    corpus_type = _corpus_type(corpus_spec)
-    if corpus_type == "text":
-        raise ValueError(f"a corpus of pairs is needed, but {corpus_spec} is plain text: write `files` for pairs")
+    spec = {key: value for key, value in corpus_spec.items() if value is not None}
     names = (source_language, target_language)
-    languages = (
-        corpus_spec.get("source_language", source_language),
-        corpus_spec.get("target_language", target_language),
-    )
-    if same := [source for source, target in (names, languages) if source == target]:
-        raise ValueError(f"source_language and target_language must differ, but both are {same[0]!r}: name one of each")
-    corpora = partial(_load_corpora, separator=separator)
-    loaders: dict[str, Callable[..., Dataset]]
-    loaders = {
-        "dataset": _load_dataset,
-        "files": _load_files,
-        "generator": _load_generated,
-        "task": _load_task,
-        "corpora": corpora,
-    }
-    pairs = to_translation_format(loaders[corpus_type](corpus_spec, languages, folder), languages)
-    if "document_ids" in corpus_spec or "min_words" in corpus_spec:
-        pairs = concatenate_documents(pairs, corpus_spec, folder, languages[0], separator)
-    if "max_examples" in corpus_spec:
-        pairs = pairs.select(range(min(validate_positive("max_examples", corpus_spec["max_examples"]), len(pairs))))
-    return rename_languages(
-        concatenate_consecutive(pairs, corpus_spec["concatenate"], separator)
-        if "concatenate" in corpus_spec
-        else pairs,
-        languages,
-        names,
-    )
-
-
-def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
-    """Raise a ValueError for keys of a corpus that contradict each other. `key` is the corpus's key in the config."""
-    present = {field: value for field, value in corpus_spec.items() if value is not None}
-    try:
-        corpus_type = _corpus_type(present)
-        has_document_ids = "document_ids" in present
-        if corpus_type != "text" and has_document_ids != ("min_words" in present):
+    languages = (spec.get("source_language", source_language), spec.get("target_language", target_language))
+    for source, target in (names, languages):
+        if source == target:
             raise ValueError(
-                "`document_ids` and `min_words` belong together, but "
-                f"{'min_words' if has_document_ids else 'document_ids'!r} is missing: add it"
+                f"source_language and target_language must differ, but both are {source!r}; name one of each."
             )
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
-    if corpus_type == "generator" and present[corpus_type]["min_words"] > present[corpus_type]["max_words"]:
+
+    if "corpora" in spec:
+        given = {"source_language": languages[0], "target_language": languages[1]}
+        parts = [load_pairs(part, **given, folder=folder, separator=separator) for part in spec["corpora"]]
+        pairs = datasets.concatenate_datasets(parts)
+    elif "dataset" in spec:
+        pairs = load_dataset_pairs(spec, languages, folder)
+    elif "files" in spec:
+        shards = resolve_shards(spec["files"], folder)
+        files = list(chain.from_iterable(shards))
+        is_large = sum(map(os.path.getsize, files)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes 50 bytes
+        options: dict[str, object] = {"shards": shards, "languages": languages}
+        pairs = pairs_from_reader(read_shards, languages, options, files, is_large)
+    elif "task" in spec:
+        from .tasks import generate_task_pairs
+
+        options = {"pairs": None} | spec["task"]
+        is_large = (spec["task"].get("pairs") or 0) > PROGRESS_BAR_MIN_PAIRS
+        pairs = pairs_from_reader(generate_task_pairs, languages, options, (), is_large)
+    else:
+        pairs = generate_sentence_pairs(spec["generator"], languages)
+
+    if "document_ids" in spec:
+        pairs = concatenate_documents(pairs, spec, folder, languages[0], separator)
+    if "max_examples" in spec:
+        pairs = pairs.select(range(min(spec["max_examples"], len(pairs))))
+    if "concatenate" in spec:
+        pairs = concatenate_consecutive(pairs, spec["concatenate"], separator)
+    return rename_languages(pairs, languages, names)
+
+
+def pairs_from_reader(
+    read: Callable[..., Iterator[tuple[str, str]]],
+    languages: tuple[str, str],
+    options: Mapping[str, object],
+    files: Iterable[str],
+    show_progress: bool,
+) -> Dataset:
+    """The pairs of `read(**options)`, which depend on `files`."""
+    features = translation_features(languages)
+    arguments = {"read": read, "languages": languages, "options": dict(options)}
+    return dataset_from_rows(translation_rows, features, files, show_progress, **arguments)
+
+
+def generate_sentence_pairs(settings: Mapping[str, Any], languages: tuple[str, str]) -> Dataset:
+    """Synthetic sentences, German and English, in either direction."""
+    from .synthetic import LANGUAGES, generate_pairs
+
+    if set(languages) != set(LANGUAGES):
         raise ValueError(
-            f"{key}.generator: min_words must not exceed max_words, but it is {present[corpus_type]}; swap them."
+            f"The generator writes {' and '.join(LANGUAGES)}, but the languages asked for are "
+            f"{' and '.join(languages)}; set source_language and target_language to its two, in either order."
         )
-    if corpus_type == "task" and present["task"]["min_length"] > present["task"]["max_length"]:
-        raise ValueError(f"{key}.task: min_length must not exceed max_length, but it is {present['task']}; swap them.")
-    for number, spec in enumerate(present[corpus_type] if corpus_type == "corpora" else []):
-        validate_corpus_spec(spec, f"{key}.corpora[{number}]")
+    is_large = settings["pairs"] > PROGRESS_BAR_MIN_PAIRS
+    arguments = {"read": generate_pairs, "languages": LANGUAGES, "options": dict(settings)}
+    return dataset_from_rows(translation_rows, translation_features(languages), (), is_large, **arguments)
 
 
-def _corpus_type(corpus_spec: CorpusSpec) -> str:
-    corpus_types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in corpus_spec]
-    known_keys = [
-        key for corpus_type in corpus_types or CORPUS_TYPES for key in (corpus_type, *CORPUS_TYPES[corpus_type])
-    ]
-    if corpus_types != ["text"]:
-        known_keys += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
-    validate_names(corpus_spec, known_keys, f"a description of data ({', '.join(known_keys)})")
-    if len(corpus_types) != 1:
-        raise ValueError(
-            f"a description of data holds exactly one of {', '.join(CORPUS_TYPES)}, but it holds "
-            f"{' and '.join(corpus_types) or 'none'}: write for example {EXAMPLE_SPEC}"
-        )
-    return corpus_types[0]
-
-
-def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
+def load_dataset_pairs(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
+    """The pairs of a dataset on the Hub, or in a local folder. A null is an empty side."""
     name = resolve_name_or_path(corpus_spec["dataset"], folder)
+    options = {key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]}
     try:
-        loaded = datasets.load_dataset(name, **{key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]})
+        loaded = datasets.load_dataset(name, **options)
     except (DatasetGenerationError, StopIteration) as error:  # StopIteration: without any row
         raise ValueError(
             f"a dataset must have rows that its reader can read, but {name} has not "
             f"({error.__cause__ or 'it is empty'}): correct its files"
         ) from error
     if isinstance(loaded, datasets.DatasetDict):
-        if len(loaded) > 1:
+        first_split, *others = loaded
+        if others:
             raise ValueError(
-                f"one split is read, but {name} has {', '.join(loaded)}: add for example split: {next(iter(loaded))}"
+                f"one split is read, but {name} has {', '.join(loaded)}: add for example split: {first_split}"
             )
-        loaded = next(iter(loaded.values()))
+        loaded = loaded[first_split]
     column = loaded.features.get("translation")
     texts = dict.fromkeys(column.languages, Value("string")) if isinstance(column, datasets.Translation) else column
     if not isinstance(texts, Mapping) or not all(isinstance(texts.get(language), Value) for language in languages):
@@ -294,52 +240,22 @@ def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: s
             f"a dataset needs a column `translation` with texts of {' and '.join(languages)}, but {name} has "
             f"{dict(loaded.features)}: choose other languages or another `name`, or write a .jsonl and use `files`"
         )
-    return loaded
+
+    def without_nulls(texts: Mapping[str, str | None] | None) -> Texts:
+        return {language: (texts or {}).get(language) or "" for language in languages}
+
+    has_nulls = any(column.null_count for column in loaded.data.table.flatten().columns)
+    if not has_nulls and loaded.features == translation_features(languages):
+        return loaded
+    return map_texts(loaded.select_columns("translation"), without_nulls, languages)
 
 
-def _load_files(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
-    shards = resolve_shards(corpus_spec["files"], folder)
-    paths = [path for shard in shards for path in shard]
-    large = sum(map(os.path.getsize, paths)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes about 50 bytes
-    return dataset_from_reader(read_shards, languages, paths, large, shards=shards, languages=languages)
-
-
-def _load_corpora(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None, separator: str) -> Dataset:
-    if not isinstance(corpus_spec["corpora"], list) or not corpus_spec["corpora"]:
-        raise ValueError(
-            f"`corpora` is a list of descriptions of data, but it is {corpus_spec['corpora']!r}: write for example "
-            "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
-        )
-    source, target = languages
-    load = partial(load_pairs, source_language=source, target_language=target, folder=folder, separator=separator)
-    return datasets.concatenate_datasets([load(spec) for spec in corpus_spec["corpora"]])
-
-
-def _load_generated(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
-    from . import synthetic
-
-    settings = corpus_spec["generator"]
-    if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_FIELDS):
-        raise ValueError(
-            f"`generator` needs {', '.join(GENERATOR_FIELDS)}, all whole numbers, but it is {settings!r}: give all four"
-        )
-    validate_names(settings, GENERATOR_FIELDS, "`generator`")
-    if set(languages) != set(synthetic.LANGUAGES):
-        raise ValueError(
-            f"the generator writes {' and '.join(synthetic.LANGUAGES)}, but the languages asked for are "
-            f"{' and '.join(languages)}: set source_language and target_language to its two, in either order"
-        )
-    written_languages = (synthetic.LANGUAGES[0], synthetic.LANGUAGES[1])
-    large = settings["pairs"] > PROGRESS_BAR_MIN_PAIRS
-    return dataset_from_reader(synthetic.generate_pairs, languages, [], large, written_languages, **settings)
-
-
-def _load_task(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
-    from .tasks import generate_task_pairs
-
-    settings = {"pairs": None} | corpus_spec["task"]
-    large = (settings["pairs"] or 0) > PROGRESS_BAR_MIN_PAIRS
-    return dataset_from_reader(generate_task_pairs, languages, [], large, **settings)
+def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tuple[str, str]) -> Dataset:
+    if old_names == new_names:
+        return pairs
+    old_source, old_target = old_names
+    source, target = new_names
+    return map_texts(pairs, lambda texts: {source: texts[old_source], target: texts[old_target]}, new_names)
 
 
 def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dataset:
@@ -347,7 +263,6 @@ def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dat
 
     For k = 2, 28,075 pairs become 14,038. An empty text adds no separator of whitespace.
     """
-    validate_positive("concatenate", k)
 
     def concatenate(batch: Batch) -> Batch:
         rows = batch["translation"]
@@ -364,17 +279,14 @@ def concatenate_documents(
     `document_ids` is a text, plain or compressed, whose line i names the document of pair i. The rest of a document
     with fewer words is left out. Words are separated by whitespace. The pairs are held in memory.
     """
-    if missing := [key for key in ("document_ids", "min_words") if key not in corpus_spec]:
-        raise ValueError(f"`document_ids` and `min_words` belong together, but {missing[0]!r} is missing: add it")
-    min_words = validate_positive("min_words", corpus_spec["min_words"])
-    path = absolute_path(corpus_spec["document_ids"], folder)
+    min_words, path = corpus_spec["min_words"], absolute_path(corpus_spec["document_ids"], folder)
     names = list(read_lines(path))
     if len(names) != len(pairs):
         raise ValueError(
             f"`document_ids` names the document of each pair, but {path} has {len(names)} lines for {len(pairs)} "
             "pairs: give it a line for each of them"
         )
-    concatenated: list[dict[str, str]] = []
+    concatenated: list[Texts] = []
     for _, document in groupby(zip(names, pairs["translation"], strict=True), key=lambda named_row: named_row[0]):
         for group in group_by_min_words((row for _, row in document), min_words, source_language):
             concatenated.append(concatenate_rows(group, separator))
@@ -383,34 +295,55 @@ def concatenate_documents(
     return Dataset.from_dict({"translation": concatenated}, features=pairs.features)
 
 
-def group_by_min_words(rows: Iterable[dict[str, str]], min_words: int, language: str) -> Iterator[list[dict[str, str]]]:
+def group_by_min_words(rows: Iterable[Texts], min_words: int, language: str) -> Iterator[list[Texts]]:
     """The shortest groups of consecutive rows with `min_words` words of the language. A rest with fewer words is left
     out."""
-    group: list[dict[str, str]] = []
+    group: list[Texts] = []
+    num_words = 0
     for row in rows:
         group.append(row)
-        if sum(len(member[language].split()) for member in group) >= min_words:
+        num_words += len(row[language].split())
+        if num_words >= min_words:
             yield group
-            group = []
+            group, num_words = [], 0
 
 
-def concatenate_rows(rows: list[dict[str, str]], separator: str) -> dict[str, str]:
+def concatenate_rows(rows: list[Texts], separator: str) -> Texts:
     """The texts of each language as one. A separator that is no whitespace separates empty texts too, so that both
     languages have equally many."""
-    texts = {language: [row[language] for row in rows] for language in rows[0]}
-    return {
-        language: separator.join(filter(None, parts) if separator.isspace() else parts)
-        for language, parts in texts.items()
-    }
+    texts = {}
+    for language in rows[0]:
+        parts = [row[language] for row in rows]
+        texts[language] = separator.join(filter(None, parts) if separator.isspace() else parts)
+    return texts
 
 
-def validate_positive(key: str, value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"`{key}` must be a whole number, at least 1, but it is {value!r}: change or omit it")
-    return value
+def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
+    """Raise a ValueError for keys of a corpus that contradict each other. `key` is the corpus's key in the config."""
+    present = {field: value for field, value in corpus_spec.items() if value is not None}
+    types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in present]
+    if len(types) != 1:
+        raise ValueError(
+            f"{key}: a description of data holds exactly one of {', '.join(CORPUS_TYPES)}, but it holds "
+            f"{' and '.join(types) or 'none'}: write for example {{files: [train.de, train.en]}}"
+        )
+    [corpus_type] = types
+    known = [corpus_type, *CORPUS_TYPES[corpus_type]]
+    if corpus_type != "text":
+        known += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
+    validate_names(present, known, f"{key}: a description of data ({', '.join(known)})")
+    document_keys = [field for field in ("document_ids", "min_words") if field in present]
+    if corpus_type == "files" and len(document_keys) == 1:
+        missing = "min_words" if document_keys == ["document_ids"] else "document_ids"
+        raise ValueError(f"{key}: `document_ids` and `min_words` belong together, but {missing!r} is missing: add it")
+    for bounded_type, lower, upper in (("generator", "min_words", "max_words"), ("task", "min_length", "max_length")):
+        bounds = present.get(bounded_type)
+        if bounds is not None and bounds[lower] > bounds[upper]:
+            raise ValueError(f"{key}.{bounded_type}: {lower} must not exceed {upper}, but it is {bounds}; swap them.")
+    for number, spec in enumerate(present.get("corpora", [])):
+        validate_corpus_spec(spec, f"{key}.corpora[{number}]")
 
 
-TAG_KEYS = ("source_tag", "target_tag")
 TagPair = tuple[str | None, str | None]
 
 
@@ -454,13 +387,11 @@ def validate_corpus_tags(
     """Raise a ValueError for tags outside the vocabulary's, or a test set with several. `key` is the corpus's key in
     the config."""
     try:
-        specs = group_by_tags(corpus_spec)
-        if is_test:
-            corpus_tags(corpus_spec)
+        all_tags = [corpus_tags(corpus_spec)] if is_test else [tags for _, tags in group_by_tags(corpus_spec)]
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
-    for tag in (tag for _, tags in specs for tag in tags if tag is not None):
-        if tag not in known_tags:
+    for tag in chain.from_iterable(all_tags):
+        if tag is not None and tag not in known_tags:
             suggestion = f"; the nearest one is {closest_name(tag, known_tags)!r}" if known_tags else ""
             raise ValueError(
                 f"{key}: a tag must be one of data.tags, but {tag!r} is not{suggestion}; correct it, or add it."
@@ -476,20 +407,10 @@ def prepend_tags(pairs: Dataset, tags: TagPair, *, source_language: str, target_
     """The pairs with tags before their texts. Other columns are kept."""
     if tags == (None, None):
         return pairs
-
-    tag_by_language = dict(zip((source_language, target_language), tags, strict=True))
-
-    def add_tags(batch: Batch) -> Batch:
-        rows = batch["translation"]
-        return {
-            "translation": [
-                {language: prepend_tag(text, tag_by_language[language]) for language, text in row.items()}
-                for row in rows
-            ]
-        }
-
-    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
-        return pairs.map(add_tags, batched=True, batch_size=BATCH_SIZE, features=pairs.features)
+    tag_by_language = {source_language: tags[0], target_language: tags[1]}
+    return map_texts(
+        pairs, lambda texts: {name: prepend_tag(text, tag_by_language[name]) for name, text in texts.items()}
+    )
 
 
 def normalize_pairs(
@@ -506,20 +427,14 @@ def normalize_pairs(
     other side has as many.
     """
     languages = {"source": source_language, "target": target_language}
-    steps_by_language = {languages[side]: list(steps) for side, steps in normalize.items() if steps}
-    if not steps_by_language:
+    normalizers = {languages[side]: build_normalizer(list(steps)) for side, steps in normalize.items() if steps}
+    if not normalizers:
         return pairs
 
-    def normalize_batch(batch: Batch) -> Batch:
-        normalizers = {language: build_normalizer(steps) for language, steps in steps_by_language.items()}
-        rows = []
-        for row in batch["translation"]:
-            texts = dict(row)
-            for language, normalizer in normalizers.items():
-                parts = [row[language]] if separator.isspace() else row[language].split(separator)
-                texts[language] = separator.join(map(normalizer.normalize_str, parts))
-            rows.append(texts)
-        return {"translation": rows}
+    def normalize_texts(texts: Texts) -> Texts:
+        for language, normalizer in normalizers.items():
+            parts = [texts[language]] if separator.isspace() else texts[language].split(separator)
+            texts[language] = separator.join(map(normalizer.normalize_str, parts))
+        return texts
 
-    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
-        return pairs.map(normalize_batch, batched=True, batch_size=BATCH_SIZE, features=pairs.features)
+    return map_texts(pairs, normalize_texts)

@@ -77,30 +77,25 @@ def zip_pairs(sources: pa.ChunkedArray, targets: pa.ChunkedArray) -> Iterable[tu
 
 def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedArray]:
     """The texts (N) of each language in lower case, without surrounding whitespace."""
-    columns = dict(zip(pairs.flatten().column_names, pairs.flatten().columns, strict=True))
-    return [pc.utf8_lower(pc.utf8_trim_whitespace(columns[f"translation.{language}"])) for language in languages]
+    table = pairs.flatten()
+    columns = [table.column(f"translation.{language}") for language in languages]
+    return [pc.utf8_lower(pc.utf8_trim_whitespace(column)) for column in columns]
 
 
 def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
     """The corpus before concatenation. With documents, all of their pairs."""
-    first_counts_concatenated = corpus_spec.get("document_ids") or any(
-        map(is_concatenated, corpus_spec.get("corpora") or [])
-    )
-    dropped_keys = {"concatenate", "document_ids", "min_words"} | (
-        {"max_examples"} if first_counts_concatenated else set()
-    )
-    kept = {key: value for key, value in corpus_spec.items() if key not in dropped_keys}
-    return kept | (
-        {"corpora": [without_concatenation(spec) for spec in corpus_spec["corpora"]]}
-        if corpus_spec.get("corpora")
-        else {}
-    )
+    corpora = corpus_spec.get("corpora") or []
+    dropped = {"concatenate", "document_ids", "min_words"}
+    if corpus_spec.get("document_ids") or any(map(is_concatenated, corpora)):
+        dropped.add("max_examples")  # which counts concatenated pairs
+    spec = {key: value for key, value in corpus_spec.items() if key not in dropped}
+    if corpora:
+        spec["corpora"] = [without_concatenation(part) for part in corpora]
+    return spec
 
 
 def is_concatenated(corpus_spec: CorpusSpec) -> bool:
     """Whether any pairs of the corpus are concatenated."""
-    return bool(
-        corpus_spec.get("concatenate")
-        or corpus_spec.get("document_ids")
-        or any(map(is_concatenated, corpus_spec.get("corpora") or []))
-    )
+    if corpus_spec.get("concatenate") or corpus_spec.get("document_ids"):
+        return True
+    return any(map(is_concatenated, corpus_spec.get("corpora") or []))

@@ -12,69 +12,77 @@ from ...utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
 # The description of a corpus, with the keys of config/settings.py.
 CorpusSpec = JsonObject
+Shard = tuple[str, ...]  # a table, or two aligned texts
 
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))
 TABLE_SUFFIXES = TSV + JSONL
 
 
-def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], ...]:
-    """The files of a corpus in order: the absolute path of each table, or of two aligned texts.
-
-    A ValueError if `files` has another form, a FileNotFoundError if a file does not exist.
-    """
-    shards = tuple(_shards(files))
-    if not shards:
-        raise _files_error(files)
-    resolved = tuple(tuple(absolute_path(name, folder) for name in shard) for shard in shards)
-    for path in (path for shard in resolved for path in shard):
-        if not os.path.isfile(path):
-            raise FileNotFoundError(
-                f"a file of pairs must exist, but {path} is not a file: correct the path; "
-                f"a relative one starts at {absolute_path('', folder)}"
-            )
-    return resolved
-
-
-def read_shards(shards: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """(source, target) of every line of every file. A ValueError names the file and the line that cannot be read."""
-    for shard in shards:
-        if len(shard) == 2:
-            yield from _read_aligned(*shard)
-        elif shard[0].endswith(TSV):
-            yield from _read_tsv(shard[0])
-        else:
-            yield from _read_jsonl(shard[0], languages)
+def parse_files(files: object) -> tuple[Shard, ...]:
+    """The shards that `files` of a corpus names, in order; none if it has another form."""
+    if isinstance(files, str) and files.endswith(TABLE_SUFFIXES):
+        return ((files,),)
+    if not isinstance(files, list | tuple):
+        return ()
+    if len(files) == 2 and all(map(is_text_name, files)):
+        return (tuple(files),)
+    shards: tuple[Shard, ...] = ()
+    for item in files:
+        of_item = parse_files(item)
+        if not of_item:
+            return ()
+        shards += of_item
+    return shards
 
 
-def resolve_texts(files: object, folder: str | None) -> tuple[str, ...]:
+def is_text_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and not name.endswith(TABLE_SUFFIXES)
+
+
+def is_files_spec(files: object) -> bool:
+    """Whether `files` names tables, pairs of aligned texts, or both."""
+    return bool(parse_files(files))
+
+
+def is_text_spec(files: object) -> bool:
+    """Whether `files` is the name of one text, or a list of names, each once."""
+    names = [files] if isinstance(files, str) else files
+    return isinstance(names, list) and 0 < len(names) == len(set(map(str, names))) and all(map(is_text_name, names))
+
+
+def resolve_shards(files: object, folder: str | None) -> tuple[Shard, ...]:
+    """The shards of a corpus with absolute paths. A FileNotFoundError if a file does not exist."""
+    return tuple(tuple(existing_file(name, folder) for name in shard) for shard in parse_files(files))
+
+
+def resolve_texts(files: str | list[str], folder: str | None) -> Shard:
     """The absolute paths of the texts `{text: files}`, one file or several.
 
     A FileNotFoundError if one does not exist.
     """
-    names = [files] if isinstance(files, str) else list(files) if isinstance(files, list | tuple) else []
-    paths = tuple(absolute_path(name, folder) for name in names)
-    for path in paths:
-        if not os.path.isfile(path):
-            raise FileNotFoundError(
-                f"a text must exist, but {path} is not a file: correct the path; a relative one starts at "
-                f"{absolute_path('', folder)}"
-            )
-    return paths
+    names = [files] if isinstance(files, str) else files
+    return tuple(existing_file(name, folder) for name in names)
+
+
+def existing_file(name: str, folder: str | None) -> str:
+    path = absolute_path(name, folder)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"a file of a corpus must exist, but {path} is not a file: correct the path; "
+            f"a relative one starts at {absolute_path('', folder)}"
+        )
+    return path
 
 
 def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str, str]:
     """The SHA-256 of each local file that `corpus_spec` reads, by its name in `folder`."""
-    if corpus_spec.get("corpora"):
-        return {
-            name: file_hash
-            for spec in corpus_spec["corpora"]
-            for name, file_hash in corpus_file_hashes(spec, folder).items()
-        }
-    paths = (
-        [path for shard in resolve_shards(corpus_spec["files"], folder) for path in shard]
-        if corpus_spec.get("files")
-        else []
-    )
+    hashes: dict[str, str] = {}
+    for part in corpus_spec.get("corpora") or []:
+        hashes |= corpus_file_hashes(part, folder)
+    paths: list[str] = []
+    if corpus_spec.get("files"):
+        for shard in resolve_shards(corpus_spec["files"], folder):
+            paths += shard
     if corpus_spec.get("text"):
         paths += resolve_texts(corpus_spec["text"], folder)
     if corpus_spec.get("document_ids"):
@@ -82,15 +90,13 @@ def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str,
     if corpus_spec.get("dataset"):
         inside = glob.glob(os.path.join(resolve_name_or_path(corpus_spec["dataset"], folder), "**"), recursive=True)
         paths += filter(os.path.isfile, inside)
-    return file_hashes(paths, folder)
+    return hashes | file_hashes(paths, folder)
 
 
 def file_hashes(paths: Iterable[str], folder: str | None) -> dict[str, str]:
     """The SHA-256 of each file, by its name in `folder`."""
-    return {
-        os.path.relpath(path, absolute_path("", folder)): cached_digest(path, os.stat(path).st_mtime_ns)
-        for path in paths
-    }
+    start = absolute_path("", folder)
+    return {os.path.relpath(path, start): cached_digest(path, os.stat(path).st_mtime_ns) for path in paths}
 
 
 def resolve_name_or_path(name: str, folder: str | None) -> str:
@@ -113,42 +119,15 @@ def absolute_path(path: str, folder: str | None) -> str:
     return os.path.abspath(os.path.join(expand_home(folder or ""), expand_home(path)))
 
 
-def _shards(files: object) -> Iterator[tuple[str, ...]]:
-    if isinstance(files, str) and files.endswith(TABLE_SUFFIXES):
-        yield (files,)
-    elif not isinstance(files, list | tuple):
-        raise _files_error(files)
-    elif len(files) == 2 and all(isinstance(name, str) and not name.endswith(TABLE_SUFFIXES) for name in files):
-        yield tuple(files)
-    else:
-        for item in files:
-            yield from _shards(item)
-
-
-def is_text_spec(files: object) -> bool:
-    """Whether `files` is the name of one text, or a list of names, each once."""
-    names = [files] if isinstance(files, str) else files
-    return isinstance(names, list) and 0 < len(names) == len(set(map(str, names))) and all(map(_is_text_name, names))
-
-
-def _is_text_name(name: object) -> bool:
-    return isinstance(name, str) and bool(name) and not name.endswith(TABLE_SUFFIXES)
-
-
-def is_files_spec(files: object) -> bool:
-    """Whether `files` has the form that `resolve_shards` reads."""
-    try:
-        return any(_shards(files))
-    except ValueError:
-        return False
-
-
-def _files_error(files: object) -> ValueError:
-    return ValueError(
-        "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or compressed), or a list of these, but "
-        f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]; one text "
-        "alone is `text`"
-    )
+def read_shards(shards: tuple[Shard, ...], languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """(source, target) of every line of every file. A ValueError names the file and the line that cannot be read."""
+    for shard in shards:
+        if len(shard) == 2:
+            yield from _read_aligned(*shard)
+        elif shard[0].endswith(TSV):
+            yield from _read_tsv(shard[0])
+        else:
+            yield from _read_jsonl(shard[0], languages)
 
 
 def _read_aligned(source: str, target: str) -> Iterator[tuple[str, str]]:

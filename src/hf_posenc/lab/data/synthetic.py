@@ -233,12 +233,13 @@ def select_form(row: str, gender: str) -> str:
 
 
 def join_words(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 def concat_phrases(*phrases: Phrase) -> Phrase:
     """Phrases that follow each other alike in both languages: `jeden Montag`, `every Monday`."""
-    return Phrase(join_words(*(part.german for part in phrases)), join_words(*(part.english for part in phrases)))
+    german, english = zip(*phrases, strict=True)
+    return Phrase(join_words(*german), join_words(*english))
 
 
 def is_plural(phrase: NounPhrase) -> bool:
@@ -249,10 +250,11 @@ def noun_phrase(phrase: NounPhrase, case: int) -> Phrase:
     """`einen alten Koch aus Japan`, `an old cook from Japan`."""
     noun, determiner, plural = phrase.noun, phrase.determiner, is_plural(phrase)
     gender = "p" if plural else noun.gender
-    german_noun = noun.plural if plural else (noun.singular, noun.accusative)[case]
-    english = join_words(
-        *(adjective.english for adjective in phrase.adjectives), noun.english_plural if plural else noun.english
-    )
+    if plural:
+        german_noun, english_noun = noun.plural, noun.english_plural
+    else:
+        german_noun, english_noun = (noun.singular, noun.accusative)[case], noun.english
+    english = join_words(*(adjective.english for adjective in phrase.adjectives), english_noun)
     if isinstance(determiner, int):
         ending = select_form(ENDINGS["count"][case], gender)
         article = NUMBER_WORDS[determiner]
@@ -261,11 +263,10 @@ def noun_phrase(phrase: NounPhrase, case: int) -> Phrase:
         english_article = {"the": "the", "this": "these" if plural else "this", "a": indefinite_article(english)}
         article = Phrase(select_form(ARTICLES[determiner][case], gender), english_article[determiner])
     german = join_words(article.german, *(adjective.german + ending for adjective in phrase.adjectives), german_noun)
-    country = phrase.country
-    return Phrase(
-        join_words(german, f"aus {country.german}" if country else ""),
-        join_words(article.english, english, f"from {country.english}" if country else ""),
-    )
+    english = join_words(article.english, english)
+    if phrase.country:
+        return Phrase(f"{german} aus {phrase.country.german}", f"{english} from {phrase.country.english}")
+    return Phrase(german, english)
 
 
 def indefinite_article(english: str) -> str:
@@ -274,17 +275,10 @@ def indefinite_article(english: str) -> str:
 
 def amount(count: int, goods: Noun, adjectives: Sequence[Phrase] = ()) -> Phrase:
     """`zwei Kilogramm frischen Käse`, `two kilograms of fresh cheese`: an object, so in the accusative."""
-    number, unit, ending = (
-        NUMBER_WORDS[count],
-        MEASURED_FOODS[goods],
-        select_form(ENDINGS["count"][ACCUSATIVE], goods.gender),
-    )
-    return Phrase(
-        join_words(
-            number.german, unit.german, *(adjective.german + ending for adjective in adjectives), goods.accusative
-        ),
-        join_words(number.english, unit.english, "of", *(adjective.english for adjective in adjectives), goods.english),
-    )
+    ending = select_form(ENDINGS["count"][ACCUSATIVE], goods.gender)
+    tastes = [Phrase(adjective.german + ending, adjective.english) for adjective in adjectives]
+    food = concat_phrases(*tastes, Phrase(goods.accusative, goods.english))
+    return concat_phrases(NUMBER_WORDS[count], MEASURED_FOODS[goods], Phrase("", "of"), food)
 
 
 @functools.cache
@@ -312,15 +306,15 @@ def clause(
     verb_final: bool,
 ) -> Phrase:
     actor, plural = noun_phrase(subject, NOMINATIVE), is_plural(subject)
-    german_verb = ((verb.present, verb.present_plural), (verb.past, verb.past_plural))[past][plural]
-    english_verb = verb.english_past if past else verb.english if plural else verb.english_singular
+    if past:
+        german_verb, english_verb = (verb.past, verb.past_plural)[plural], verb.english_past
+    else:
+        german_verb = (verb.present, verb.present_plural)[plural]
+        english_verb = (verb.english_singular, verb.english)[plural]
     field = join_words(time.german, place.german, object.german, manner.german)
-    german = (
-        join_words(actor.german, field, german_verb) if verb_final else join_words(actor.german, german_verb, field)
-    )
-    return Phrase(
-        german, join_words(actor.english, english_verb, object.english, manner.english, place.english, time.english)
-    )
+    german = join_words(field, german_verb) if verb_final else join_words(german_verb, field)
+    english = join_words(english_verb, object.english, manner.english, place.english, time.english)
+    return Phrase(join_words(actor.german, german), join_words(actor.english, english))
 
 
 def sentence(clauses: Sequence[Phrase], conjunctions: Sequence[str]) -> Phrase:
@@ -369,11 +363,10 @@ CONJUNCTION_WORDS = 2  # the comma and the conjunction
 def clause_shapes(frame: Frame) -> dict[int, list[ClauseShape]]:
     """From the length of a clause to all the ways of reaching it."""
     by_length: dict[int, list[ClauseShape]] = {}
-    for shape in itertools.starmap(
-        ClauseShape, itertools.product(NOUN_PHRASES, (0, 2, 3), (0, 2), frame.object_words, frame.manner_words)
-    ):
-        if (length := sum(shape) + 1) <= MAX_CLAUSE_WORDS:
-            by_length.setdefault(length, []).append(shape)
+    for words in itertools.product(NOUN_PHRASES, (0, 2, 3), (0, 2), frame.object_words, frame.manner_words):
+        length = sum(words) + 1  # with the verb
+        if length <= MAX_CLAUSE_WORDS:
+            by_length.setdefault(length, []).append(ClauseShape(*words))
     return by_length
 
 
@@ -396,15 +389,9 @@ def generate_pairs(*, seed: int, pairs: int, min_words: int, max_words: int) -> 
     and almost 10^12 of 11. Streams of 20000 and 1000 sentences of 6 to 30 tokens may share one of the shortest
     sentences.
     """
-    shortest = MIN_CLAUSE_WORDS + 1
-    if pairs < 1:
-        raise ValueError(f"pairs must be at least 1, not {pairs}; ask for as many sentences as you need.")
-    if min_words > max_words:
-        raise ValueError(f"min_words must not exceed max_words, but {min_words} > {max_words}; swap them.")
-    if max_words < shortest:
-        raise ValueError(f"max_words must be at least {shortest}, the shortest sentence, not {max_words}; raise it.")
-    sampler, lengths = SentenceSampler(seed), range(max(min_words, shortest), max_words + 1)
-    return (sampler.sentence(sampler.choose(lengths)) for _ in range(pairs))
+    sampler, lengths = SentenceSampler(seed), range(max(min_words, MIN_CLAUSE_WORDS + 1), max_words + 1)
+    for _ in range(pairs):
+        yield sampler.sentence(sampler.choose(lengths))
 
 
 class SentenceSampler:
@@ -426,13 +413,13 @@ class SentenceSampler:
         while True:
             # A clause either ends the sentence exactly or leaves room for one more; a report cannot end it.
             room = remaining - CONJUNCTION_WORDS - MIN_CLAUSE_WORDS
-            lengths = {
-                kind: [
-                    length for length in clause_lengths if length <= room or (length == remaining and kind != "report")
-                ]
-                for kind, clause_lengths in CLAUSE_SHAPES.items()
-            }
-            kind = self.choose([kind for kind in lengths if lengths[kind]])
+            lengths: dict[str, list[int]] = {}
+            for kind, clause_lengths in CLAUSE_SHAPES.items():
+                last = None if kind == "report" else remaining
+                fitting = [length for length in clause_lengths if length <= room or length == last]
+                if fitting:
+                    lengths[kind] = fitting
+            kind = self.choose(list(lengths))
             length = self.choose(lengths[kind])
             clauses.append(self.clause(kind, length, past, conjunctions[-1] if conjunctions else None))
             if length == remaining:

@@ -26,10 +26,9 @@ from ..data.corpus import (
     progress_bars,
 )
 from ..data.lengths import stratified_sample
-from ..data.plain_text import load_blocks
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
-from ..data.tokenization import ExperimentTokenizer, tokenize_pairs
+from ..data.tokenization import ExperimentTokenizer, load_blocks, tokenize_pairs
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from ..config.yaml_io import dump_yaml
 from ..data.corpus import rename_languages
 from ..data.lengths import lengths
 from ..data.overlap import MIN_WORDS, Overlap, find_overlaps, without_concatenation
-from ..data.plain_text import text_chunks
 from ..data.readers import CorpusSpec, corpus_file_hashes
+from ..data.tokenization import text_chunks
 from ..reports.card import validate_repositories
 from ..results.json_records import read_json
 from ..training.arguments import TrainingArguments, validate_process_wide

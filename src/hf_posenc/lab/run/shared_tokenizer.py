@@ -15,10 +15,15 @@ from ...utils.run_folder import RunPaths
 from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
-from ..data.plain_text import text_chunks
 from ..data.readers import CorpusSpec, corpus_file_hashes, resolve_name_or_path
 from ..data.tasks import generate_task_pairs
-from ..data.tokenization import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer, train_tokenizer
+from ..data.tokenization import (
+    ExperimentTokenizer,
+    adopt_tokenizer,
+    load_experiment_tokenizer,
+    text_chunks,
+    train_tokenizer,
+)
 from .corpora import languages, read_pairs
 
 
