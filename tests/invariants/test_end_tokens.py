@@ -19,8 +19,8 @@ from transformers import (
     StoppingCriteria,
 )
 
-from hf_posenc.lab.analysis.attention_maps import translate_with_attention
-from hf_posenc.lab.analysis.decoding_analysis import decode_batch
+from hf_posenc.lab.analysis.diagnosis import decode_batch
+from hf_posenc.lab.figures.attention_figures import translate_with_attention
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 START, END, OTHER, PAD = 1, 2, 9, 0

@@ -9,7 +9,7 @@ from support.streams import random_text, varied_translator
 from support.threads import NUM_THREADS, together
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator
-from hf_posenc.lab.analysis.attention_maps import translate_with_attention
+from hf_posenc.lab.figures.attention_figures import translate_with_attention
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 TEXTS = [random_text(2 + number, seed=number) for number in range(NUM_THREADS)]

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 
 from hf_posenc import PosEncTokenizer
-from hf_posenc.lab.analysis.teacher_forced import diagnose
+from hf_posenc.lab.analysis.diagnosis import diagnose
 from hf_posenc.lab.results.json_records import parse, to_json
 from hf_posenc.lab.results.records import Diagnosis
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration

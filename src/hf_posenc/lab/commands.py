@@ -332,7 +332,7 @@ def explorer(options: argparse.Namespace) -> None:
 def figures(options: argparse.Namespace) -> None:
     """Draw encodings, and print the paths of the figures."""
     from .analysis.probes import PlotExtent
-    from .figures.save_figures import save_encoding_figures
+    from .figures.encoding_plots import save_encoding_figures
 
     silence_logging()
     fields = ("positions", "max_positions", "distances", "tokens")
@@ -347,7 +347,7 @@ def figures(options: argparse.Namespace) -> None:
 
 def attention(options: argparse.Namespace) -> None:
     """Draw attention weights, and print what was drawn."""
-    from .figures.save_figures import save_attention_figures
+    from .figures.attention_figures import save_attention_figures
 
     silence_logging()
     model, tokenizer = load_model(options.folder)

@@ -10,7 +10,7 @@
                          model/README.md    the model card
                          translations/      one file for each test set, and one with the time that it took
                          statistics/        sentence by sentence: scores and comparisons are computed from them
-                         diagnostics/       loss by position, attention, source positions (teacher_forced.py)
+                         diagnostics/       loss by position, attention, source positions (analysis/diagnosis.py)
                          scores.json        the scores; computed again where one of the files above is missing
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
     runs/<name>/<segmented system>/         settings, translations, statistics and scores; the model is another system's

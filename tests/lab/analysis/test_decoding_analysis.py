@@ -30,17 +30,18 @@ from support.analyses import tokenizer as words
 
 from hf_posenc.alignments.tracking import attention_centroid
 from hf_posenc.generation.translate import evaluation_view
-from hf_posenc.lab.analysis import decoding_analysis
-from hf_posenc.lab.analysis.decoding_analysis import (
+from hf_posenc.lab.analysis import diagnosis
+from hf_posenc.lab.analysis.diagnosis import (
     JUMP_THRESHOLD,
     Decoding,
     cap_tokens,
     centroid_movement,
     decode,
     decoding_example,
+    entropy_by_bucket,
     pair_token_ids,
+    sum_entropies,
 )
-from hf_posenc.lab.analysis.teacher_forced import entropy_by_bucket, sum_entropies
 from hf_posenc.lab.figures.diagnostics_plots import (
     end_forbidden_figure,
     entropy_figure,
@@ -256,7 +257,7 @@ def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
         curve = np.arange(3.0)
         return [Decoding(ids[:2] if may_end else ids, True, curve, None) for ids in whole]
 
-    monkeypatch.setattr(decoding_analysis, "decode", knowing)
+    monkeypatch.setattr(diagnosis, "decode", knowing)
     found = diagnosed(model_of("none"), decoded_per_group=20)["decoding"]
     assert [group["n"] for group in found["groups"]] == [3, 4, 0, 3, 0]
     assert found["groups"][2] == {"low": 6, "high": 6, "label": "[6,6]", "n": 0}

@@ -28,8 +28,7 @@ from support.analyses import (
 )
 from support.models import tiny_model
 
-from hf_posenc.lab.analysis.decoding_analysis import pair_token_ids
-from hf_posenc.lab.analysis.teacher_forced import bucket_loss, measure_pairs
+from hf_posenc.lab.analysis.diagnosis import bucket_loss, measure_pairs, pair_token_ids
 from hf_posenc.lab.figures.diagnostics_plots import loss_by_position_figure
 from hf_posenc.lab.figures.style import LIMIT_COLOUR
 from hf_posenc.lab.results.json_records import to_json

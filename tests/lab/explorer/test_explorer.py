@@ -25,7 +25,6 @@ from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
 from hf_posenc.lab import explorer
-from hf_posenc.lab.analysis.attention_maps import translate_with_attention
 from hf_posenc.lab.analysis.probes import PlotExtent, added_vectors, untrained_probes
 from hf_posenc.lab.explorer.html import figure_html, render_png, table_html, translation_html
 from hf_posenc.lab.explorer.runs import (
@@ -49,7 +48,7 @@ from hf_posenc.lab.explorer.runs import (
     translate,
 )
 from hf_posenc.lab.explorer.views import affordable_tokens, encoding_views, explain_value, fit_wave
-from hf_posenc.lab.figures.save_figures import attention_figures
+from hf_posenc.lab.figures.attention_figures import attention_figures, translate_with_attention
 from hf_posenc.lab.figures.style import LazyFigure
 from hf_posenc.lab.results.tables import Table
 

@@ -28,10 +28,9 @@ from hf_posenc import (
 )
 from hf_posenc.__main__ import main
 from hf_posenc.encodings.base import MASK_VALUE
-from hf_posenc.lab.analysis.attention_maps import translate_with_attention
 from hf_posenc.lab.analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_probes, wavelengths
-from hf_posenc.lab.figures.encoding_plots import named_figures
-from hf_posenc.lab.figures.save_figures import attention_figures, save_attention_figures, save_encoding_figures
+from hf_posenc.lab.figures.attention_figures import attention_figures, save_attention_figures, translate_with_attention
+from hf_posenc.lab.figures.encoding_plots import named_figures, save_encoding_figures
 from hf_posenc.lab.figures.style import save_figure
 from hf_posenc.lab.figures.vector_plots import many_positions_figure, positions_per_row, row_means, score_bias_figure
 

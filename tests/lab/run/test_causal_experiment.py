@@ -14,7 +14,7 @@ from support.models import TEXTS_VOCABULARY
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc.lab.figures.save_figures import save_attention_figures
+from hf_posenc.lab.figures.attention_figures import save_attention_figures
 from hf_posenc.lab.reports.report import next_steps
 from hf_posenc.lab.results.aggregation import aggregate
 from hf_posenc.lab.run.pipeline import run_system

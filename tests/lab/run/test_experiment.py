@@ -173,7 +173,7 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
             self.moves += 1
             return super().update(n)
 
-    shown_by = ("lab.training.callbacks", "lab.analysis.teacher_forced", "lab.analysis.decoding_analysis")
+    shown_by = ("lab.training.callbacks", "lab.analysis.diagnosis")
     shown_by += ("lab.run.pipeline", "metrics.length_buckets.scorers", "generation.translate")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)

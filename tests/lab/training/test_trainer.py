@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
-from hf_posenc.lab.analysis.teacher_forced import sum_entropies
+from hf_posenc.lab.analysis.diagnosis import sum_entropies
 from hf_posenc.lab.training.arguments import training_arguments
 from hf_posenc.lab.training.callbacks import JsonLogger, ProgressBarCallback
 from hf_posenc.lab.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints

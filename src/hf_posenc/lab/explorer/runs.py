@@ -26,10 +26,9 @@ from ...tokenizer.tokenization_posenc import PosEncTokenizer
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.manifest import COPY_AGAIN, validate_weights, verify_folder
 from ...utils.run_folder import RunPaths, SystemPaths
-from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model, untrained_probes
 from ..data.synthetic import generate_pairs
-from ..figures.save_figures import attention_figure
+from ..figures.attention_figures import AttentionMap, attention_figure, compute_attention_maps
 from ..figures.style import LazyFigure
 from ..reports.report_figures import report_figures
 from ..results.records import RunResults

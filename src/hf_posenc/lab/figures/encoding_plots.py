@@ -1,11 +1,12 @@
-"""The figures of an encoding: one for each effect of its hooks.
+"""The figures of an encoding: one for each effect of its hooks; as files, `hf-posenc figures`.
 
 They depend on the hooks that the encoding implements, and on whether `embed` adds vectors by position or reads
 neighbouring tokens. They never depend on a name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,16 +15,20 @@ from matplotlib.figure import Figure
 from ...encodings.base import MASK_VALUE
 from ..analysis.probes import (
     EncodingProbe,
+    PlotExtent,
     added_vectors,
     embed_influence,
     key_vectors,
     rotated_products,
     score_biases_by_distance,
     standard_normal,
+    trained_probes,
+    untrained_probes,
     value_vectors,
 )
 from ..analysis.probes import wavelengths as wavelengths_of
-from .style import LazyFigure
+from ..config.composition import merge, parse_override
+from .style import LazyFigure, save_figure
 from .vector_plots import (
     all_equal,
     channels_figure,
@@ -278,3 +283,62 @@ def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
 def query_position_note(probe: EncodingProbe) -> str:
     """The query's position, if the figure depends on it."""
     return "" if probe.has_shift_invariant_attention else f", query at position {-int(probe.distances.min())}"
+
+
+FORMATS = ("png", "svg")
+
+
+def save_encoding_figures(
+    arguments: Iterable[str],
+    folder: Path,
+    *,
+    checkpoint: Path | None = None,
+    side: str = "encoder",
+    extent: PlotExtent | None = None,
+    formats: Iterable[str] = FORMATS,
+) -> Iterator[Path]:
+    """Draw encodings, or the encoding of a checkpoint; yields the paths of the written files.
+
+    `arguments` are names of encodings, and parameters as name=value. Raises a ValueError, before anything is drawn, for
+    an encoding without figures.
+    """
+    arguments, extent = list(arguments), extent or PlotExtent()
+    names = [argument for argument in arguments if "=" not in argument]
+    settings: dict[str, object] = {}
+    for argument in arguments:
+        settings = merge(settings, parse_override(argument)) if "=" in argument else settings
+    if checkpoint is not None:
+        probes = [checkpoint_probes(checkpoint, names, settings, side, extent)]
+    elif names:
+        probes = [untrained_probes(name, settings, side, extent) for name in dict.fromkeys(names)]
+    else:
+        raise ValueError("Figures are of an encoding, but none is named; name one or more, or give --checkpoint.")
+    for probe in (probes_by_use["vectors"] for probes_by_use in probes):
+        if not probe.hooks:
+            raise ValueError(
+                f"A figure shows what hooks answer, but `{probe.name}` answers none; name another encoding."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    for probes_by_use in probes:
+        for name, figure in named_figures(probes_by_use):
+            for suffix in formats:
+                save_figure(figure, path := folder / f"{name}.{suffix}")
+                yield path
+
+
+def checkpoint_probes(
+    folder: Path, names: list[str], settings: Mapping[str, object], side: str, extent: PlotExtent
+) -> dict[str, EncodingProbe]:
+    """Probes of a checkpoint's encoding; a ValueError if another encoding or parameters are given."""
+    probes = trained_probes(folder, side, extent)
+    trained_name = next(iter(probes.values())).name
+    if settings:
+        raise ValueError(
+            f"A checkpoint has its own parameters, but {', '.join(settings)} would replace them; leave them out."
+        )
+    if others := [name for name in names if name != trained_name]:
+        raise ValueError(
+            f"A checkpoint shows the encoding it was trained with, {trained_name!r} in its {side}, but "
+            f"{', '.join(others)} was given for {folder}; leave the name out, or name a checkpoint of that encoding."
+        )
+    return probes

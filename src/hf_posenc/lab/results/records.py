@@ -4,7 +4,7 @@ A field's metadata has its JSON key if that differs from its name.
 
 A `Diagnosis` is what `diagnose` has measured of a system on a test set. It holds sums and means, never attention
 weights: losses by target position, distance and entropy of attention by head, and source positions of greedy decodings.
-`teacher_forced.py` and `decoding_analysis.py` define each value. P are target positions, L layers, H heads, T generated
+`analysis/diagnosis.py` defines each value. P are target positions, L layers, H heads, T generated
 tokens.
 """
 

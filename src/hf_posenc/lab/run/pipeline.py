@@ -22,7 +22,7 @@ from ...transformer.configuration_base import BaseConfig
 from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ...utils.manifest import add_to_manifest, save_folder, validate_weights
 from ...utils.run_folder import SystemPaths
-from ..analysis.teacher_forced import diagnose
+from ..analysis.diagnosis import diagnose
 from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
 from ..reports.card import is_pushed, push_system, write_card
 from ..results.json_records import read_record, write_record
