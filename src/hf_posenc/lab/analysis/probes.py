@@ -232,14 +232,8 @@ class PlotExtent:
     channels: int = 64
 
     def __post_init__(self) -> None:
-        for name, minimum in (
-            ("positions", 3),
-            ("max_positions", 3),
-            ("distances", 1),
-            ("tokens", 2),
-            ("queries", 1),
-            ("channels", 1),
-        ):
+        minima = {"positions": 3, "max_positions": 3, "distances": 1, "tokens": 2, "queries": 1, "channels": 1}
+        for name, minimum in minima.items():
             if (value := getattr(self, name)) < minimum:
                 raise ValueError(f"`{name}` must be {minimum} or more for a figure, but it is {value}; raise it.")
 
@@ -251,13 +245,13 @@ class PlotExtent:
             raise ValueError(
                 f"A figure shows at least 3 positions, but the encoding has {max_positions}; lengthen its table."
             )
-        maxima = {
-            "positions": max_positions,
-            "max_positions": max_positions,
-            "distances": (max_positions - 1) // 2,
-            "tokens": max_positions,
-        }
-        return replace(self, **{name: min(getattr(self, name), maximum) for name, maximum in maxima.items()})
+        return replace(
+            self,
+            positions=min(self.positions, max_positions),
+            max_positions=min(self.max_positions, max_positions),
+            distances=min(self.distances, (max_positions - 1) // 2),
+            tokens=min(self.tokens, max_positions),
+        )
 
 
 class EncodingProbe:
@@ -308,20 +302,17 @@ class EncodingProbe:
 
     def validate_size(self) -> None:
         """Raise a ValueError if an array of a figure would have more than MAX_ELEMENTS values."""
-        num_distances = 2 * self.extent.distances + 1
-        for what, size in (
-            (f"d_model={self.width}", self.width**2),
-            (f"positions={self.extent.positions} of d_model={self.width}", self.extent.positions * self.width),
-            (
-                f"max_positions={self.extent.max_positions} of d_model={self.width}",
-                self.extent.max_positions * self.width,
-            ),
-            (
-                f"distances={self.extent.distances}",
-                num_distances * max(num_distances, self.heads * (self.head_dim + self.extent.queries)),
-            ),
-            (f"tokens={self.extent.tokens} of d_model={self.width}", self.extent.tokens * self.width**2),
-        ):
+        extent, width = self.extent, self.width
+        num_distances = 2 * extent.distances + 1
+        scores = self.heads * (self.head_dim + extent.queries)
+        sizes = {
+            f"d_model={width}": width**2,
+            f"positions={extent.positions} of d_model={width}": extent.positions * width,
+            f"max_positions={extent.max_positions} of d_model={width}": extent.max_positions * width,
+            f"distances={extent.distances}": num_distances * max(num_distances, scores),
+            f"tokens={extent.tokens} of d_model={width}": extent.tokens * width**2,
+        }
+        for what, size in sizes.items():
             if size > MAX_ELEMENTS:
                 raise ValueError(
                     f"A figure must need at most {MAX_ELEMENTS} numbers, but {what} needs {size}; lower it."
@@ -355,8 +346,10 @@ class EncodingProbe:
     @property
     def label(self) -> str:
         """The title of a figure: name, training state and stack."""
-        suffix = (" (trained)" if self.trained else " (untrained)") if self.parameters else ""
-        return f"{self.name}{suffix}, {self.side}" if self.side == "decoder" or self.trained else f"{self.name}{suffix}"
+        label = self.name
+        if self.parameters:
+            label += " (trained)" if self.trained else " (untrained)"
+        return f"{label}, {self.side}" if self.side == "decoder" or self.trained else label
 
     def sample_inputs(self) -> Tensor:
         """Inputs of `embed` (N, T, D): a trained model's random tokens; else standard normal numbers."""
@@ -372,25 +365,21 @@ def untrained_probes(
 ) -> dict[str, EncodingProbe]:
     """Probes of an untrained encoding or sum, by use; `settings` are config fields, `widths` the default d_model."""
     parse_sum(name)
-    small_sizes = {
-        "vocab_size": 8,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 1,
-        "decoder_ffn_dim": 1,
-    }
+    small_sizes = {"vocab_size": 8} | dict.fromkeys(
+        ("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), 1
+    )
+    without_heads = {key: value for key, value in settings.items() if "heads" not in key}
     probes = {}
     for use, width in widths.items():
-        own_settings = {key: value for key, value in settings.items() if use == "attention" or "heads" not in key}
         d_model = settings.get("d_model", width)
-        has_several_heads = use == "attention" and isinstance(d_model, int) and not d_model % (2 * NUM_HEADS)
-        heads = dict.fromkeys(
-            ("encoder_attention_heads", "decoder_attention_heads"), NUM_HEADS if has_several_heads else 1
-        )
+        own_settings, heads = without_heads, 1
+        if use == "attention":
+            own_settings = dict(settings)
+            if isinstance(d_model, int) and not d_model % (2 * NUM_HEADS):
+                heads = NUM_HEADS
+        fields = small_sizes | {"encoder_attention_heads": heads, "decoder_attention_heads": heads, "d_model": d_model}
         try:
-            config = PosEncConfig(
-                **(small_sizes | heads | {"d_model": d_model} | own_settings | {"position_encoding_type": name})
-            )
+            config = PosEncConfig(**fields | own_settings | {"position_encoding_type": name})
         except StrictDataclassError as error:  # its message has two lines and no remedy
             raise ValueError(f"{' '.join(str(error).split())}; give it such a value.") from error
         probes[use] = EncodingProbe(config, side, extent, partial(untrained_model, config))

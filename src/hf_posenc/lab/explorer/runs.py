@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -103,14 +104,13 @@ def validate_choice(name: str, value: object, options: Collection[str]) -> str:
 
 def validate_choices(name: str, values: object, options: Collection[str]) -> tuple[str, ...]:
     """The values; a ValueError unless they are different options."""
-    if not isinstance(values, list | tuple) or len(values) > len(options):
+    chosen = tuple(values) if isinstance(values, list | tuple) else (None,)
+    are_options = all(isinstance(value, str) and value in options for value in chosen)
+    if not are_options or len(set(chosen)) < len(chosen):
         raise ValueError(
             f"{name} must be a list, each of {', '.join(options)} once at most, but it is {reprlib.repr(values)}; "
             "choose from these."
         )
-    chosen = tuple(validate_choice(f"Each of {name.lower()}", value, options) for value in values)
-    if len(set(chosen)) < len(chosen):
-        raise ValueError(f"{name} must be different, but they are {', '.join(chosen)}; choose each once.")
     return chosen
 
 
@@ -250,24 +250,22 @@ class ExplorerRun:
 @lru_cache(maxsize=1)
 def demo_configs() -> dict[str, PosEncConfig]:
     """One small config for each hook: with the first registered encoding that implements it."""
-    names: list[str | None] = []
-    for hook in HOOKS:
-        with_hook = (name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None)
-        names.append(next(with_hook, None))
-    size = len(demo_tokenizer())
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}
-    return {
-        f"{name} (untrained)": PosEncConfig(position_encoding_type=name, **sizes)
-        for name in POSITION_ENCODINGS
-        if name in names
-    }
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": len(demo_tokenizer())}
+    configs: dict[str, PosEncConfig] = {}
+    hooks_shown: set[str] = set()
+    for name, entry in POSITION_ENCODINGS.items():
+        hooks = {hook for hook in HOOKS if getattr(entry.encoding, hook) is not None}
+        if hooks - hooks_shown:
+            configs[f"{name} (untrained)"] = PosEncConfig(position_encoding_type=name, **sizes)
+        hooks_shown |= hooks
+    return configs
 
 
 @lru_cache(maxsize=1)
 def demo_tokenizer() -> PosEncTokenizer:
     pairs = generate_pairs(seed=0, pairs=300, min_words=6, max_words=20)
-    return PosEncTokenizer.train([text for pair in pairs for text in pair], 800)
+    return PosEncTokenizer.train(chain.from_iterable(pairs), 800)
 
 
 def generated_sentence(number: int) -> tuple[str, str]:

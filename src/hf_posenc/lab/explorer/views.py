@@ -164,14 +164,12 @@ def explain_added_value(probe: EncodingProbe, position: int, channel: int, formu
             f"{length:.6g} positions.",
         ]
         return Explanation(formula, lines, number)
-    origin = (
-        "Learned: the table of a trained model has it."
-        if probe.trained
-        else ("Drawn at random: the encoding is untrained.")
-    )
-    return Explanation(
-        formula, [f"{name}: {number:.6f}", origin if probe.parameters else "This channel is no single wave."], number
-    )
+    origin = "This channel is no single wave."
+    if probe.parameters:
+        origin = "Drawn at random: the encoding is untrained."
+        if probe.trained:
+            origin = "Learned: the table of a trained model has it."
+    return Explanation(formula, [f"{name}: {number:.6f}", origin], number)
 
 
 def fit_wave(probe: EncodingProbe, channel: int) -> Wave | None:
@@ -206,12 +204,12 @@ def explain_attention_hooks(probe: EncodingProbe, position: int, channel: int, l
             "What a key gains depends on the tokens between it and the query, so no distance has a number of its own: "
             "the tab See shows it for random tokens."
         )
-    query_and_key = {f"{position} tokens back": (position, 0)}
-    if probe.side == "encoder":  # a decoder's query attends to no later key
-        query_and_key = {f"{position} tokens ahead": (0, position)} | query_and_key
-    for direction, (query_position, key_position) in (
-        query_and_key.items() if position else [("at its own position", (0, 0))]
-    ):
+    query_and_key = {"at its own position": (0, 0)}
+    if position:
+        query_and_key = {f"{position} tokens back": (position, 0)}
+        if probe.side == "encoder":  # a decoder's query attends to no later key
+            query_and_key = {f"{position} tokens ahead": (0, position)} | query_and_key
+    for direction, (query_position, key_position) in query_and_key.items():
         query_11, key_11 = torch.tensor([[query_position]]), torch.tensor([[key_position]])
         if "score_bias" in probe.hooks and not depends_on_tokens:
             scores = score_biases_at(positions, unit_1H1K[:, :, 0], query_11, key_11, layer)

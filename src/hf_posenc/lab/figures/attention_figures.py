@@ -80,16 +80,12 @@ def compute_attention_maps(
         "decoder": (target[1:], target[:-1], "target token", "target token attended to"),
         "cross": (target[1:], source, "target token", "source token attended to"),
     }
-    attentions = {
-        "encoder": outputs.encoder_attentions,
-        "decoder": outputs.decoder_attentions,
-        "cross": outputs.cross_attentions,
-    }
-    return {
-        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels[name])
-        for name, weights in attentions.items()
-        if weights
-    }
+    attentions = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
+    maps = {}
+    for (name, labels_of_map), weights in zip(labels.items(), attentions, strict=True):
+        if weights:
+            maps[name] = AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels_of_map)
+    return maps
 
 
 def validate_length(sentence: str, tokens: int, config: SharedConfig, max_tokens: int) -> None:
@@ -125,9 +121,9 @@ SINGLE_PANEL_INCHES, MIN_CELLS = 5.0, 12
 def attention_figures(maps: Mapping[str, AttentionMap], layer: int | None = None) -> Iterator[tuple[str, Figure]]:
     """A figure and its name for each attention and layer, or for the layer of this number only (from 1)."""
     for name, attention_map in maps.items():
-        for layer_number in range(1, len(attention_map.weights) + 1):
-            if layer in (None, layer_number):
-                yield f"attention-{name}-layer-{layer_number}", attention_figure(attention_map, name, layer_number)
+        layers = range(1, len(attention_map.weights) + 1)
+        for number in layers if layer is None else {layer}.intersection(layers):
+            yield f"attention-{name}-layer-{number}", attention_figure(attention_map, name, number)
 
 
 def attention_figure(

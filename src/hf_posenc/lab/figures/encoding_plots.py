@@ -4,7 +4,7 @@ They depend on the hooks that the encoding implements, and on whether `embed` ad
 neighbouring tokens. They never depend on a name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -52,14 +52,57 @@ MIN_MARK_RATIO = 1.5
 
 
 LazyFigures = dict[str, LazyFigure]
+HEATMAP_HINT = (
+    "A row is a position, a column a channel, the colour the number added there. Look for columns that change from row "
+    "to row and for nearly constant columns: all columns together identify a position."
+)
+MEANS_NOTE = " Single rows out of several can show false waves (aliases); the means, on the right, cannot."
+WIDTHS_HINT = (
+    "Find a channel in both. Of waves, the first channels are alike, and the further right, the more the width decides "
+    "how fast a channel changes; untrained vectors of two widths have nothing to do with each other."
+)
+CHANNELS_HINT = (
+    "Single channels over the first {} positions. Look at how fast low channels change and how slowly high ones do; "
+    "the marks are the values, the lines only guide the eye."
+)
+WAVELENGTHS_HINT = (
+    "After how many positions a channel is back where it was. Look at the lines: channels above one do not come round "
+    "once within so many positions. Channels that are no single wave are left out."
+)
+PRODUCTS_HINT = (
+    "The product of the vectors of two of the first {} positions, for every pair and by their distance. Look at the "
+    "right: where a line stands without a band, the distance alone decides the product."
+)
+LENGTHS_HINT = (
+    "How long the vector of each position is. Look for positions that stand out: what training has never seen stays as "
+    "it was drawn, and its length is chance."
+)
+INFLUENCE_HINT = (
+    "The output of a token depends on its neighbours. Look along a row: how much each input token changes this output. "
+    "A triangle shows that the layer reads in one direction."
+)
+ROTATION_HINT = (
+    "The product of a query and an equal key after both are rotated, by their distance. Look at the black line, which "
+    "decreases with the distance, and on the right at the channels that rotate fast and slowly."
+)
+SCORES_HINT = (
+    "What is added to the score of a key by its distance. Look at both ends: where a line is level, all keys that far "
+    "away are treated alike."
+)
+VECTORS_HINT = (
+    "The vector of each distance, channel by channel, and its length on the right. Look for the distances from which "
+    "the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
+)
 
 
 def named_figures(probes: Mapping[str, EncodingProbe]) -> Iterator[tuple[str, Figure]]:
     """Every figure and its name. An iterator, because figures take much memory."""
     probe = probes["vectors"]
-    prefix = "-".join(
-        [probe.name, *(["trained"] if probe.trained else []), *(["decoder"] if probe.side == "decoder" else [])]
-    )
+    prefix = probe.name
+    if probe.trained:
+        prefix += "-trained"
+    if probe.side == "decoder":
+        prefix += "-decoder"
     for name, drawing in lazy_figures(probes).items():
         yield f"{prefix}-{name}", drawing.draw()
 
@@ -70,9 +113,8 @@ def lazy_figures(probes: Mapping[str, EncodingProbe]) -> LazyFigures:
     lazy: LazyFigures = {}
     if "embed" in vectors.hooks and probes["influence"].is_additive:
         lazy |= value_figures(vectors, probes.get("narrower vectors", vectors))
-        lazy |= wavelength_figures(vectors) | product_figures(vectors)
     elif "embed" in vectors.hooks:
-        lazy |= influence_figures(probes["influence"])
+        lazy["influence"] = LazyFigure("Influence", INFLUENCE_HINT, partial(draw_influence, probes["influence"]))
     if {"rotate_queries", "rotate_keys"} & set(attention.hooks):
         lazy |= rotation_figures(attention)
     if "score_bias" in attention.hooks:
@@ -83,74 +125,59 @@ def lazy_figures(probes: Mapping[str, EncodingProbe]) -> LazyFigures:
 
 
 def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
-    """Figures of the vectors added by position."""
-    width, extent, name = probe.width, probe.extent, probe.label
-    title_for = f"{name}: added to the first {{}} positions, D = {width}".format
-    num_positions = extent.positions
+    """Figures of the vectors added by position: values, wavelengths, products and norms."""
+    extent, name, suffix = probe.extent, probe.label, f", D = {probe.width}"
+    num_positions, max_positions = extent.positions, extent.max_positions
+    num_products = 2 * extent.distances + 1
+    has_means = positions_per_row(max_positions) > 1
+    added, single = f"{name}: added to the first {{}} positions{suffix}", f"{name}: single channels{suffix}"
+    products, norms = f"{name}: products of the vectors added{suffix}", f"{name}: lengths of the vectors added{suffix}"
 
     def draw_many() -> Figure:
         waves_D = probe_wavelengths(probe, WAVELENGTH_POSITIONS)
-        return many_positions_figure(
-            probe_vectors(probe, extent.max_positions), waves_D, title=title_for(extent.max_positions)
-        )
+        return many_positions_figure(probe_vectors(probe, max_positions), waves_D, title=added.format(max_positions))
 
     def draw_widths() -> Figure:
         by_width = {each.width: probe_vectors(each, num_positions) for each in (narrower, probe)}
         return widths_figure(by_width, title=f"{name}: two widths D")
 
-    heatmap_hint = (
-        "A row is a position, a column a channel, the colour the number added there. Look for columns that change from "
-        "row to row and for nearly constant columns: all columns together identify a position."
-    )
-    means_note = " Single rows out of several can show false waves (aliases); the means, on the right, cannot."
+    def draw_vectors(figure: Callable[..., Figure], number: int, title: str) -> Callable[[], Figure]:
+        return lambda: figure(probe_vectors(probe, number), title=title)
+
     lazy = {
         "positions": LazyFigure(
-            "Heat map",
-            heatmap_hint,
-            lambda: positions_figure(probe_vectors(probe, num_positions), title=title_for(num_positions)),
+            "Heat map", HEATMAP_HINT, draw_vectors(positions_figure, num_positions, added.format(num_positions))
         ),
-        "many": LazyFigure(
-            "Heat map", heatmap_hint + (means_note if positions_per_row(extent.max_positions) > 1 else ""), draw_many
-        ),
+        "many": LazyFigure("Heat map", HEATMAP_HINT + (MEANS_NOTE if has_means else ""), draw_many),
     }
-    if narrower.width != width:
-        look_for = (
-            "Find a channel in both. Of waves, the first channels are alike, and the further right, the more the width "
-            "decides how fast a channel changes; untrained vectors of two widths have nothing to do with each other."
-        )
-        lazy["widths"] = LazyFigure("Two widths", look_for, draw_widths)
-    look_for = (
-        f"Single channels over the first {num_positions} positions. Look at how fast low channels change and how "
-        "slowly high ones do; the marks are the values, the lines only guide the eye."
+    if narrower.width != probe.width:
+        lazy["widths"] = LazyFigure("Two widths", WIDTHS_HINT, draw_widths)
+    lazy["channels"] = LazyFigure(
+        "Curves", CHANNELS_HINT.format(num_positions), draw_vectors(channels_figure, num_positions, single)
     )
-    title = f"{name}: single channels, D = {width}"
-    return lazy | {
-        "channels": LazyFigure(
-            "Curves", look_for, lambda: channels_figure(probe_vectors(probe, num_positions), title=title)
-        )
-    }
-
-
-def wavelength_figures(probe: EncodingProbe) -> LazyFigures:
-    """The wavelength of each channel over the positions; empty if no channel is a sinusoid."""
-    extent, title = probe.extent, f"{probe.label}: wavelength by channel, D = {probe.width}"
-
-    def draw() -> Figure:
-        marks: dict[str, float] = {}
-        lines = {f"{number} positions": number for number in (extent.max_positions, extent.positions)}
-        if (step := positions_per_row(extent.max_positions)) > 1:
-            lines |= {f"{2 * step} positions (two rows)": 2 * step}
-        for name, position in lines.items():
-            if all(max(position, mark) > MIN_MARK_RATIO * min(position, mark) for mark in marks.values()):
-                marks[name] = position
-        return wavelength_figure(probe_wavelengths(probe, WAVELENGTH_POSITIONS), marks, title=title)
-
-    look_for = (
-        "After how many positions a channel is back where it was. Look at the lines: channels above one do not come "
-        "round once within so many positions. Channels that are no single wave are left out."
+    if np.isfinite(probe_wavelengths(probe, WAVE_DETECTION_POSITIONS)).any():
+        lazy["wavelengths"] = LazyFigure("Wavelengths", WAVELENGTHS_HINT, partial(draw_wavelengths, probe))
+    lazy["products"] = LazyFigure(
+        "By distance", PRODUCTS_HINT.format(num_products), draw_vectors(products_figure, num_products, products)
     )
-    has_waves = np.isfinite(probe_wavelengths(probe, WAVE_DETECTION_POSITIONS)).any()
-    return {"wavelengths": LazyFigure("Wavelengths", look_for, draw)} if has_waves else {}
+    if probe.parameters:
+        lazy["lengths"] = LazyFigure("Lengths", LENGTHS_HINT, draw_vectors(norms_figure, max_positions, norms))
+    return lazy
+
+
+def draw_wavelengths(probe: EncodingProbe) -> Figure:
+    """The wavelength of each channel, with lines at the numbers of positions of the other figures."""
+    extent = probe.extent
+    lines = {f"{number} positions": number for number in (extent.max_positions, extent.positions)}
+    step = positions_per_row(extent.max_positions)
+    if step > 1:
+        lines[f"{2 * step} positions (two rows)"] = 2 * step
+    marks: dict[str, float] = {}
+    for name, position in lines.items():
+        if all(max(position, mark) > MIN_MARK_RATIO * min(position, mark) for mark in marks.values()):
+            marks[name] = position
+    title = f"{probe.label}: wavelength by channel, D = {probe.width}"
+    return wavelength_figure(probe_wavelengths(probe, WAVELENGTH_POSITIONS), marks, title=title)
 
 
 def probe_wavelengths(probe: EncodingProbe, num_positions: int) -> np.ndarray:
@@ -163,46 +190,11 @@ def probe_vectors(probe: EncodingProbe, num_positions: int) -> np.ndarray:
     return added_vectors(probe.positions, probe.width, num_positions)
 
 
-def product_figures(probe: EncodingProbe) -> LazyFigures:
-    """Dot products of the added vectors and, if they are learned, their norms."""
-    width, name, num_positions = probe.width, probe.label, 2 * probe.extent.distances + 1
-    look_for = (
-        f"The product of the vectors of two of the first {num_positions} positions, for every pair and by their "
-        "distance. Look at the right: where a line stands without a band, the distance alone decides the product."
-    )
-    title = f"{name}: products of the vectors added, D = {width}"
-    lazy = {
-        "products": LazyFigure(
-            "By distance", look_for, lambda: products_figure(probe_vectors(probe, num_positions), title=title)
-        )
-    }
-    if probe.parameters:
-        look_for = (
-            "How long the vector of each position is. Look for positions that stand out: what training has never seen "
-            "stays as it was drawn, and its length is chance."
-        )
-        norm_title = f"{name}: lengths of the vectors added, D = {width}"
-        lazy["lengths"] = LazyFigure(
-            "Lengths",
-            look_for,
-            lambda: norms_figure(probe_vectors(probe, probe.extent.max_positions), title=norm_title),
-        )
-    return lazy
-
-
-def influence_figures(probe: EncodingProbe) -> LazyFigures:
+def draw_influence(probe: EncodingProbe) -> Figure:
     """The influence of each token on each other token, for an `embed` that reads in order."""
-
-    def draw() -> Figure:
-        influence_TT = embed_influence(probe.positions, probe.sample_inputs())
-        title = f"{probe.label}: influence of input token j on output token i, D = {probe.width}"
-        return influence_figure(influence_TT, title=title)
-
-    look_for = (
-        "The output of a token depends on its neighbours. Look along a row: how much each input token changes this "
-        "output. A triangle shows that the layer reads in one direction."
-    )
-    return {"influence": LazyFigure("Influence", look_for, draw)}
+    influence_TT = embed_influence(probe.positions, probe.sample_inputs())
+    title = f"{probe.label}: influence of input token j on output token i, D = {probe.width}"
+    return influence_figure(influence_TT, title=title)
 
 
 def rotation_figures(probe: EncodingProbe) -> LazyFigures:
@@ -221,18 +213,14 @@ def rotation_figures(probe: EncodingProbe) -> LazyFigures:
         even, random, channels = (products_for(q_NHK, layer) for q_NHK in (even_1HK, random_NHK, channels_CHK))
         return rotation_figure(even[0], random, channels[:, 0], distances, head_dim=width, title=title)
 
-    look_for = (
-        "The product of a query and an equal key after both are rotated, by their distance. Look at the black line, "
-        "which decreases with the distance, and on the right at the channels that rotate fast and slowly."
-    )
     layers = range(probe.layers)
     if all_equal(np.stack([products_for(random_NHK[:1], layer) for layer in layers])):
-        return {"rotation": LazyFigure("Rotation", look_for, partial(draw_layer, 0, probe.label))}
-    draw_by_layer = {layer + 1: partial(draw_layer, layer, f"{probe.label}, layer {layer + 1}") for layer in layers}
-    return {
-        f"rotation-layer-{layer_number}": LazyFigure(f"Rotation, layer {layer_number}", look_for, draw)
-        for layer_number, draw in draw_by_layer.items()
-    }
+        return {"rotation": LazyFigure("Rotation", ROTATION_HINT, partial(draw_layer, 0, probe.label))}
+    lazy = {}
+    for number, layer in enumerate(layers, 1):
+        draw = partial(draw_layer, layer, f"{probe.label}, layer {number}")
+        lazy[f"rotation-layer-{number}"] = LazyFigure(f"Rotation, layer {number}", ROTATION_HINT, draw)
+    return lazy
 
 
 def score_bias_figures(probe: EncodingProbe) -> LazyFigures:
@@ -246,38 +234,25 @@ def score_bias_figures(probe: EncodingProbe) -> LazyFigures:
         title = f"{probe.label}: score added by distance, K = {probe.head_dim}{query_position_note(probe)}"
         return score_bias_figure(np.stack(scores), probe.distances, title=title)
 
-    look_for = (
-        "What is added to the score of a key by its distance. Look at both ends: where a line is level, all keys that "
-        "far away are treated alike."
-    )
-    return {"scores": LazyFigure("Scores", look_for, draw)}
+    return {"scores": LazyFigure("Scores", SCORES_HINT, draw)}
 
 
 def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
     """The vectors that are equivalent to additions to keys and to values, if there are any."""
-    sizes = probe.heads, probe.head_dim, probe.distances
-    read_vectors = {"score_bias": ("keys", key_vectors), "value_bias": ("values", value_vectors)}
-    tables_by_layer = {
-        name: [vectors(probe.positions, *sizes, layer) for layer in range(probe.layers)]
-        for hook, (name, vectors) in read_vectors.items()
-        if hook in probe.hooks
-    }
-    known_tables = {
-        name: [vectors_HSK for vectors_HSK in table if vectors_HSK is not None]
-        for name, table in tables_by_layer.items()
-    }
-    tables = {name: np.stack(table) for name, table in known_tables.items() if len(table) == probe.layers}
+    tables = {}
+    for hook, name, read_vectors in (("score_bias", "keys", key_vectors), ("value_bias", "values", value_vectors)):
+        if hook in probe.hooks:
+            vectors = partial(read_vectors, probe.positions, probe.heads, probe.head_dim, probe.distances)
+            by_layer = [vectors_HSK for layer in range(probe.layers) if (vectors_HSK := vectors(layer)) is not None]
+            if len(by_layer) == probe.layers:
+                tables[name] = np.stack(by_layer)
     title = f"{probe.label}: vectors by distance, K = {probe.head_dim}{query_position_note(probe)}"
-    look_for = (
-        "The vector of each distance, channel by channel, and its length on the right. Look for the distances from "
-        "which the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
-    )
     hidden_S = np.zeros(len(probe.distances), dtype=bool)
     if "score_bias" in probe.hooks:
         query_1HK = standard_normal(1, probe.heads, probe.head_dim)
         hidden_S = score_biases_by_distance(probe.positions, query_1HK, probe.distances, 0)[0, 0] < MASK_VALUE / 2
     draw = partial(vectors_by_distance_figure, tables, probe.distances, hidden_S, title=title)
-    return {"vectors": LazyFigure("Vectors", look_for, draw)} if tables else {}
+    return {"vectors": LazyFigure("Vectors", VECTORS_HINT, draw)} if tables else {}
 
 
 def query_position_note(probe: EncodingProbe) -> str:

@@ -114,13 +114,16 @@ def shown(names: Sequence[str | None]) -> str:
 
 def lines_in_place_of(sources: Sequence[Document], lines: Sequence[str]) -> list[list[str]]:
     """The lines at the places of the sources' lines; empty if other lines have text, so that they are not aligned."""
-    spans = [(source.first_line - 1, source.first_line - 1 + len(source.lines)) for source in sources]
-    inside = {row for span in spans for row in range(*span)}
-    if not inside or max(inside) >= len(lines):
-        return []
-    if not all(row in inside or is_blank(line) for row, line in enumerate(lines)):
-        return []
-    return [list(lines[start:end]) for start, end in spans]
+    documents: list[list[str]] = []
+    outside: list[str] = []
+    end = 0
+    for source in sources:
+        start = source.first_line - 1
+        outside += lines[end:start]
+        end = start + len(source.lines)
+        documents.append(list(lines[start:end]))
+    is_aligned = 0 < end <= len(lines) and all(map(is_blank, [*outside, *lines[end:]]))
+    return documents if is_aligned else []
 
 
 def read_references(path: Path, sources: Sequence[Document], ids: Path | None) -> list[list[str]]:
@@ -159,9 +162,10 @@ def audit_files(
     records: Any = result["documents"]
     for record, document in zip(records, documents, strict=True):
         record |= {"name": document.name, "line": document.first_line}
-        for finding in (finding for kind in COUNTS[:3] for finding in record[kind]):
-            segment = finding["segment"]
-            finding |= {"line": document.first_line + segment, "source": document.lines[segment]}
+        for kind in COUNTS[:3]:
+            for finding in record[kind]:
+                segment = finding["segment"]
+                finding |= {"line": document.first_line + segment, "source": document.lines[segment]}
     text = audit_table(result) + findings_report(result, documents, texts)
     if output:
         save_audit(result, text, output)
@@ -192,13 +196,18 @@ def count_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
     heads = ["part", "segments", *COUNTS, "coverage", "length ratio", *(["BLEU", "chrF"] if has_scores else [])]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
     for row in rows:
-        cells = [row["label"], str(row["segments"]), *(str(row[name]) for name in COUNTS)]
-        coverage, ratio = row.get("coverage"), row.get("length_ratio")
-        cells += ["" if coverage is None else f"{100 * coverage:.1f} %", "" if ratio is None else f"{ratio:.2f}"]
+        cells = [row["label"], *(str(row[name]) for name in ("segments", *COUNTS))]
+        coverage = formatted(row.get("coverage"), "{:.1%}").replace("%", " %")
+        cells += [coverage, formatted(row.get("length_ratio"), "{:.2f}")]
         if has_scores:
-            cells += [f"{row[name]:.1f}" if row.get(name) is not None else "" for name in ("bleu", "chrf")]
+            cells += [formatted(row.get("bleu"), "{:.1f}"), formatted(row.get("chrf"), "{:.1f}")]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def formatted(value: float | None, style: str) -> str:
+    """The value, or an empty cell for None."""
+    return "" if value is None else style.format(value)
 
 
 def findings_report(result: dict[str, Any], documents: Sequence[Document], texts: Sequence[Sequence[str]]) -> str:
@@ -211,7 +220,7 @@ def findings_report(result: dict[str, Any], documents: Sequence[Document], texts
     lines += ["| document | lines | length ratio | " + " | ".join(COUNTS) + " |", "| --- |" + " ---: |" * 6]
     for record in worst:
         first, last = record["line"], record["line"] + record["segments"] - 1
-        ratio = "" if record["length_ratio"] is None else f"{record['length_ratio']:.2f}"
+        ratio = formatted(record["length_ratio"], "{:.2f}")
         counts = " | ".join(str(len(record[name])) for name in COUNTS)
         lines.append(f"| {document_label(record)} | {first} to {last} | {ratio} | {counts} |")
     for record in worst:

@@ -6,6 +6,7 @@ A results.json can be copied and reported again: `hf-posenc report FOLDER`.
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
@@ -78,7 +79,8 @@ def render_commands(commands: Mapping[str, str]) -> str:
 
 def is_text_results(systems: Mapping[str, SystemResult]) -> bool:
     """Whether the systems are language models, scored on plain text."""
-    return any(is_perplexity(result.all_buckets) for system in systems.values() for result in system.tests.values())
+    results = chain.from_iterable(system.tests.values() for system in systems.values())
+    return any(is_perplexity(result.all_buckets) for result in results)
 
 
 def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
@@ -128,16 +130,12 @@ def footnotes(systems: Mapping[str, SystemResult]) -> str:
     """Notes below the tables: truncated translations, and segmented systems. Language models have none."""
     if is_text_results(systems):
         return ""
-    truncated = [
-        f"{name} {result.truncated} of {result.overall.n} on {test}"
-        for name, system in systems.items()
-        for test, result in system.tests.items()
-        if result.truncated
-    ]
-    lines = [f"Translations truncated at their maximum length: {', '.join(truncated) or 'none'}."]
+    truncated, segmented = [], ""
     for name, system in systems.items():
+        for test, result in system.tests.items():
+            if result.truncated:
+                truncated.append(f"{name} {result.truncated} of {result.overall.n} on {test}")
         if segment := system.segment:
-            lines.append(
-                f"{name} is {segment.system}, given its inputs in segments by {segment.segmentation} segmentation."
-            )
-    return "".join(f"{line}\n" for line in lines)
+            inputs = f"given its inputs in segments by {segment.segmentation} segmentation"
+            segmented += f"{name} is {segment.system}, {inputs}.\n"
+    return f"Translations truncated at their maximum length: {', '.join(truncated) or 'none'}.\n{segmented}"
