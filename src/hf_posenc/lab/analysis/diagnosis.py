@@ -21,7 +21,7 @@ lost source position: a system that still tracks the source continues the transl
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -256,18 +256,26 @@ def measure_pairs(
     A batch has at most `batch_size` pairs and, with padding, at most `max_weights` attention weights; at least one
     pair. `bar_options` are options of the progress bar.
     """
-    max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
-    order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
+    lengths_N, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
+    by_row: dict[int, SentenceMeasures] = {}
     model = evaluation_view(model, "eager")
-    with torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress:
-        while (num_done := len(by_row)) < len(order):
-            weights_per_pair = heads * int(max_lengths[order[num_done]]) ** 2
-            max_rows = max(1, min(batch_size, max_weights // weights_per_pair))
-            rows = order[num_done : num_done + max_rows].tolist()
-            batch = ([side[row] for row in rows] for side in (sources, targets))
+    with torch.no_grad(), tqdm(total=len(sources), unit="pair", leave=False, **bar_options) as progress:
+        for rows in batches_by_length(lengths_N, lambda length: min(batch_size, max_weights // (heads * length**2))):
+            batch = [sources[row] for row in rows], [targets[row] for row in rows]
             by_row |= zip(rows, measure_batch(model, *batch, use_cache=use_cache), strict=True)
             progress.update(len(rows))
-    return [by_row[row] for row in range(len(order))]
+    return [by_row[row] for row in range(len(sources))]
+
+
+def batches_by_length(lengths_N: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[list[int]]:
+    """Row numbers in batches, the longest row first. A batch has at most `max_rows(its longest length)` rows, or
+    one."""
+    order = np.argsort(-lengths_N, kind="stable").tolist()
+    start = 0
+    while start < len(order):
+        end = start + max(1, max_rows(int(lengths_N[order[start]])))
+        yield order[start:end]
+        start = end
 
 
 def num_attention_heads(config: PreTrainedConfig) -> int:
@@ -364,14 +372,12 @@ def decode(
     max_tokens: int = MAX_TOKENS_PER_BATCH,
 ) -> list[Decoding]:
     """Greedy decodings of the sources, in order. Sources of similar length share a batch, of at most `max_tokens`."""
-    order, by_row = np.argsort([-len(ids) for ids in sources], kind="stable"), dict[int, Decoding]()
-    while (num_done := len(by_row)) < len(order):
-        max_rows = max(1, max_tokens // len(sources[order[num_done]]))
-        rows = order[num_done : num_done + max_rows].tolist()
+    by_row: dict[int, Decoding] = {}
+    for rows in batches_by_length(row_lengths(sources), lambda length: max_tokens // length):
         batch = decode_batch(model, [sources[row] for row in rows], [limits[row] for row in rows], may_end=may_end)
         by_row |= zip(rows, batch, strict=True)
         progress.update(len(rows))
-    return [by_row[row] for row in range(len(order))]
+    return [by_row[row] for row in range(len(sources))]
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from .style import (
     legend_label,
     line_styles,
     or_nan,
+    single_panel,
     style_axes,
 )
 
@@ -69,8 +70,7 @@ def loss_by_position_figure(
             markevery=(index * mark_every // len(results), mark_every),
         )  # fmt: skip
     left_out = f"; {num_left_out} with fewer than {min_tokens} tokens left out" if num_left_out else ""
-    axes.set_xlabel(f"target position, in bins of {bin_width}{left_out}", fontsize=FONT_SIZE + 1)
-    axes.set_ylabel("loss in nats per token", fontsize=FONT_SIZE + 1)
+    label_axes(axes, f"target position, in bins of {bin_width}{left_out}", "loss in nats per token")
     axes.set_ylim(bottom=0)
     style_axes(axes)
     add_legend(figure, axes.get_lines())
@@ -251,8 +251,7 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
     styles = line_styles(results)
     groups = next(iter(shown.values())).decoding_buckets
     nonempty = [index for index, group in enumerate(groups) if group.n]
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2 + 0.06 * len(shown)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(3.2 + 0.06 * len(shown))
     spacing = 0.8 / len(shown)
     for index, (system, diagnosis) in enumerate(shown.items()):
         colour, marker, _ = styles[system]
@@ -297,8 +296,7 @@ def legend_title(note: str, not_measured: list[str]) -> str | None:
 
 def coverage_figure(profiles: Mapping[str, Sequence[float | None]], num_documents: int) -> Figure:
     """Coverage in percent over the relative position in the document; `profiles` are those of translation_audit."""
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(3.2)
     styles = line_styles(profiles)
     ends = {}
     for name, shares in profiles.items():

@@ -32,6 +32,7 @@ from .style import (
     legend_label,
     line_styles,
     or_nan,
+    single_panel,
     style_axes,
 )
 
@@ -324,8 +325,7 @@ def ranking_by_test_set_figure(results: ScoresByRow) -> Figure:
 
 def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence[str], x_label: str) -> Figure:
     """Draw the systems from bottom to top, and in each row its marks; later marks are darker."""
-    figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(1.3 + 0.2 * len(order))
     shades = colormaps[AMOUNT_COLORMAP](np.linspace(0.6, 1, len(marks)))
     for (name, by_system), colour, marker in zip(marks.items(), shades, cycle(MARKERS), strict=False):
         groups = [by_system[system] for system in order]
@@ -391,8 +391,7 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
     has_legend = len(buckets) > MAX_LINES
     height = height_with_legend(4.0, labels.values()) if has_legend else 3.6
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(height)
     styles, first = line_styles(buckets), next(iter(buckets.values()))
     for (system, row), offset in zip(buckets.items(), series_offsets(len(buckets)), strict=True):
         draw_by_bucket(axes, row, "perplexity", offset, styles[system], labels[system])

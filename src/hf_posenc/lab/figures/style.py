@@ -202,6 +202,12 @@ def height_with_legend(height: float, labels: Iterable[str]) -> float:
     return height + 0.17 * max(0, math.ceil(len(labels) / legend_columns(labels)) - 2)
 
 
+def single_panel(height: float) -> tuple[Figure, Axes]:
+    """A figure of the usual width and this height in inches, and its axes."""
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    return figure, figure.subplots()
+
+
 def style_axes(axes: Axes) -> None:
     """The style of all axes: small font, light horizontal grid, no box."""
     axes.tick_params(labelsize=FONT_SIZE)

@@ -26,6 +26,7 @@ from .style import (
     colour_limit,
     heatmap,
     label_axes,
+    single_panel,
     style_axes,
     with_title,
 )
@@ -36,8 +37,7 @@ MAX_ROWS = 180
 
 def positions_figure(values_PD: np.ndarray, *, title: str) -> Figure:
     """A heat map of the vectors, a row for each position."""
-    figure = Figure(figsize=(WIDTH_INCHES, 1.3 + min(3.2, 0.13 * len(values_PD))), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(1.3 + min(3.2, 0.13 * len(values_PD)))
     image = heatmap(axes, values_PD, limit=colour_limit(values_PD))
     label_axes(axes, "channel", "position")
     add_colorbar(figure, image, axes, "value added")
@@ -89,8 +89,7 @@ def channels_figure(values_PD: np.ndarray, *, title: str) -> Figure:
 
 def wavelength_figure(wavelengths_D: np.ndarray, marks: dict[str, float], *, title: str) -> Figure:
     """The wavelength of each channel that is a sinusoid, with named horizontal lines at `marks`, in positions."""
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(3.2)
     is_wave = np.isfinite(wavelengths_D)
     axes.plot(np.flatnonzero(is_wave), wavelengths_D[is_wave], "o", color=COLOURS[0], markersize=3.5)
     axes.set_yscale("log")
@@ -198,8 +197,7 @@ def products_figure(values_PD: np.ndarray, *, title: str) -> Figure:
 
 def norms_figure(values_PD: np.ndarray, *, title: str) -> Figure:
     """The norm of each position's vector."""
-    figure = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = single_panel(2.6)
     axes.plot(np.linalg.norm(values_PD, axis=1), color=COLOURS[0], linewidth=1.2)
     axes.set_ylim(bottom=0)
     label_axes(axes, "position", "length of the vector added")
