@@ -16,7 +16,7 @@ from hf_posenc import (
     to_ctranslate2,
 )
 from hf_posenc.inference.ctranslate2_engine import ACTIVATIONS
-from hf_posenc.tokenizer.subwords import SPECIAL_TOKENS
+from hf_posenc.tokenizer.tokenization_posenc import SPECIAL_TOKENS
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 pytestmark = pytest.mark.full

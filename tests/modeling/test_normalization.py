@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from hf_posenc import PosEncTokenizer
-from hf_posenc.tokenizer.subwords import NORMALIZATION_STEPS, build_normalizer, split_normalizer, with_steps
+from hf_posenc.tokenizer.tokenization_posenc import NORMALIZATION_STEPS, build_normalizer, split_normalizer, with_steps
 
 BOTH = ["lowercase", "no_punctuation"]
 

@@ -49,8 +49,13 @@ from ..generation.limits import (
 )
 from ..generation.translate import evaluation_view, validate_tokenizer
 from ..hub.errors import is_blank, validate_utf8
-from ..tokenizer.subwords import BYTE_TOKENS, build_normalizer, pretokenizer, split_normalizer
-from ..tokenizer.tokenization_posenc import PosEncTokenizer
+from ..tokenizer.tokenization_posenc import (
+    BYTE_TOKENS,
+    PosEncTokenizer,
+    build_normalizer,
+    pretokenizer,
+    split_normalizer,
+)
 from ..transformer.configuration_posenc import PosEncConfig
 from .onnx_engine import PosEncOnnxModel
 from .stream_decoder import (
@@ -176,7 +181,7 @@ class StreamNormalizer:
     """The normalized text of a text that is still being read, each character as soon as no later text can change it.
 
     Every step normalizes the characters of a word one by one, and may remove whitespace and punctuation at the ends of
-    a text or merge them into one space (tokenizer/subwords.py). Therefore all is fixed but such characters at the end.
+    a text or merge them into one space (tokenizer/tokenization_posenc.py). Therefore all is fixed but such characters at the end.
     """
 
     def __init__(self, steps: list[str]) -> None:
@@ -213,7 +218,7 @@ class StreamNormalizer:
 class SubwordReader:
     """The source's subwords, each as soon as no later text can change it.
 
-    Subwords never cross the border of a pretoken (subwords.py): one punctuation mark, or a run of other characters,
+    Subwords never cross the border of a pretoken (tokenization_posenc.py): one punctuation mark, or a run of other characters,
     with the whitespace before it. Whether two characters have a border between them depends on these two alone.
     Therefore all pretokens are fixed but the last, and the last is fixed as well if it ends in a punctuation mark.
     """

@@ -15,8 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
 from ...metrics.length_buckets.scorers import EDGES, METRICS, SCORERS, TOKENIZERS
-from ...tokenizer.subwords import NORMALIZATION_STEPS
-from ...tokenizer.tokenization_posenc import SUBWORD_MODELS
+from ...tokenizer.tokenization_posenc import NORMALIZATION_STEPS, SUBWORD_MODELS
 from ...transformer.configuration_base import BaseConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.atomic_io import first_difference, short_hash

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...hub.errors import validate_names
 from ...metrics.length_buckets.scorers import SCORERS, BertScore
-from ...tokenizer.subwords import validate_tags
+from ...tokenizer.tokenization_posenc import validate_tags
 from ...transformer.configuration_posenc_causal import PosEncCausalConfig
 from ...utils.run_folder import validate_name, validate_test_set_names
 from ..data.corpus import validate_corpus_spec, validate_corpus_tags

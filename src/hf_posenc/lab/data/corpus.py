@@ -28,7 +28,7 @@ from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ...hub.errors import closest_name, is_blank, validate_names
-from ...tokenizer.subwords import build_normalizer
+from ...tokenizer.tokenization_posenc import build_normalizer
 from ...utils.text_io import read_lines
 from .readers import CorpusSpec, absolute_path, read_shards, resolve_name_or_path, resolve_shards
 
