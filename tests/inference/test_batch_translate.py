@@ -145,7 +145,7 @@ def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
     translate_to_file(LINES, tmp_path / "out", Job(folder))
     assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
-    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+    with pytest.raises(ValueError, match=r"must be new, but .* exists"):
         translate_to_file(LINES, tmp_path / "out", Job(folder))
 
 

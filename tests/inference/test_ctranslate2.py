@@ -211,7 +211,7 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     model = single("relative")
     with pytest.raises(ValueError, match=r"`quantization` must be .*int8, .* 'int3'"):
         to_ctranslate2(model, tokenizer, tmp_path / "engine", quantization="int3")
-    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+    with pytest.raises(ValueError, match=r"must be new, but .* exists"):
         to_ctranslate2(model, tokenizer, tmp_path)
     with pytest.raises(ValueError, match="needs the tokenizer it was trained with"):
         to_ctranslate2(single("relative", vocab_size=50, decoder_vocab_size=50), tokenizer, tmp_path / "engine")

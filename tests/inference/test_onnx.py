@@ -193,7 +193,7 @@ def test_what_torch_cannot_export_is_refused_with_its_reason(tokenizer, tmp_path
 
 @pytest.mark.full
 def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+    with pytest.raises(ValueError, match=r"must be new, but .* exists"):
         to_onnx(single("relative"), tokenizer, tmp_path)
     with pytest.raises(ValueError, match=r"Transformer .*, but got a RnnNmt"):
         to_onnx(translator("rnn_nmt"), tokenizer, tmp_path / "graphs")

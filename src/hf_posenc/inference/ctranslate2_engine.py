@@ -34,7 +34,7 @@ from ..encodings.shape import Shape
 from ..encodings.sinusoidal import Sinusoidal, sinusoids
 from ..generation.limits import max_target_lengths
 from ..generation.translate import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
-from ..hub.errors import explain_unreadable, validate_source_lengths, validate_texts
+from ..hub.errors import explain_unreadable, require, require_choice, validate_source_lengths, validate_texts
 from ..hub.version import __version__
 from ..transformer.attention import Attention
 from ..transformer.configuration_posenc import PosEncConfig
@@ -296,20 +296,19 @@ def validate_ctranslate2_export(
 ) -> None:
     quantizations = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
     validate_export_call(model, tokenizer, folder, "CTranslate2")
-    if quantization is not None and quantization not in quantizations:
-        raise ValueError(
-            f"`quantization` must be one of {', '.join(quantizations)} or None, but it is {quantization!r}."
-        )
-    if model.config.activation_function not in ACTIVATIONS:
-        raise ValueError(
-            f"CTranslate2 has the activations {', '.join(ACTIVATIONS)}, but activation_function="
-            f"{model.config.activation_function!r}; {remedy_without_ctranslate2(model)}."
-        )
-    if model.model.decoder.cross_positions.modifies_attention:
-        raise ValueError(
-            "CTranslate2 has no positions in cross-attention, but this model has cross_position_encoding_type="
-            f"{model.config.cross_position_encoding_type!r}; {remedy_without_ctranslate2(model)}."
-        )
+    if quantization is not None:
+        require_choice("`quantization`", quantization, quantizations, "leave it out to keep the precision")
+    remedy = remedy_without_ctranslate2(model)
+    require(
+        model.config.activation_function in ACTIVATIONS,
+        f"CTranslate2 has the activations {', '.join(ACTIVATIONS)}, but activation_function="
+        f"{model.config.activation_function!r}; {remedy}.",
+    )
+    require(
+        not model.model.decoder.cross_positions.modifies_attention,
+        "CTranslate2 has no positions in cross-attention, but this model has cross_position_encoding_type="
+        f"{model.config.cross_position_encoding_type!r}; {remedy}.",
+    )
 
 
 def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> dict[str, object]:
@@ -320,22 +319,22 @@ def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> 
         for name, no_effect_value in UNSUPPORTED_SEARCH_OPTIONS.items()
         if getattr(config, name, None) not in (None, no_effect_value)
     ]
-    if unsupported:
-        raise ValueError(
-            f"CTranslate2 has no {', '.join(unsupported)}, which the model's generation config sets; set "
-            f"model.generation_config.{unsupported[0]}=None to translate without it."
-        )
+    require(
+        not unsupported,
+        f"CTranslate2 has no {', '.join(unsupported)}, which the model's generation config sets; set these options of "
+        "model.generation_config to None to translate without them.",
+    )
     options: dict[str, object] = {}
     for name in SUPPORTED_SEARCH_OPTIONS:
         value = getattr(config, name, None)
         if value is not None:
             options[name] = value
     ends, _ = model.end_tokens()
-    if not ends:
-        raise ValueError(
-            "CTranslate2 ends a sentence at an end token, but the generation config has eos_token_id=None; set "
-            "model.generation_config.eos_token_id."
-        )
+    require(
+        ends,
+        "CTranslate2 ends a sentence at an end token, but the generation config has eos_token_id=None; set "
+        "model.generation_config.eos_token_id.",
+    )
     options["end_token"] = [target[end] for end in ends]
     suppressed = [[token] for token in config.suppress_tokens or []]
     for ids in config.bad_words_ids or []:
@@ -396,10 +395,10 @@ class CTranslate2Translator:
         self, folder: str | Path, *, device: str = "cpu", compute_type: str = "default", threads: int = 0
     ) -> None:
         folder = Path(folder)
-        if not is_ctranslate2(folder):
-            raise ValueError(
-                f"A folder for CTranslate2 must have {METADATA_FILE}, but {folder} has none; run to_ctranslate2."
-            )
+        require(
+            is_ctranslate2(folder),
+            f"A folder for CTranslate2 must have {METADATA_FILE}, but {folder} has none; run to_ctranslate2.",
+        )
         verify_folder(folder, "export the model again")
         self.metadata = read_metadata(folder)
         self.tokenizer = auto_from_pretrained(AutoTokenizer, folder / TOKENIZER_FOLDER)

@@ -40,7 +40,7 @@ from ..generation.limits import (
     last_source_positions,
 )
 from ..generation.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache
-from ..hub.errors import explain_unreadable
+from ..hub.errors import explain_unreadable, require
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.encoder_decoder import TranslationModelOutput
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
@@ -78,15 +78,18 @@ def to_onnx(
     folder that exists, another quantization, and a missing extra.
     """
     folder = Path(folder)
-    if quantization not in (None, "int8"):
-        raise ValueError(f"quantization must be int8 for ONNX, but it is {quantization!r}; leave it out for float32.")
+    require(
+        quantization in (None, "int8"),
+        f"quantization must be int8 for ONNX, but it is {quantization!r}; leave it out for float32.",
+    )
     exporter, exported_model, decompose = import_exporters()
     validate_export_call(model, tokenizer, folder, "ONNX")
-    if recurrent := recurrent_modules(model):
-        raise ValueError(
-            "torch exports recurrent layers for one length only, and an ONNX graph must have none, but the model has "
-            f"{', '.join(recurrent)}; translate with `model.translate`."
-        )
+    recurrent = recurrent_modules(model)
+    require(
+        not recurrent,
+        "torch exports recurrent layers for one length only, and an ONNX graph must have none, but the model has "
+        f"{', '.join(recurrent)}; translate with `model.translate`.",
+    )
     model = deepcopy(model)
     model.eval().to("cpu", torch.float32)
     components = {}
@@ -323,8 +326,10 @@ class OnnxEncoder(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         limit, length = self.config.max_source_length, int(attention_mask.sum(1).max())
-        if limit is not None and length > limit:
-            raise ValueError(f"A source must have at most {limit} tokens, but one has {length}; shorten it.")
+        require(
+            limit is None or length <= limit,
+            f"A source must have at most {limit} tokens, but one has {length}; shorten it.",
+        )
         inputs = {"input_ids": to_array(input_ids), "attention_mask": to_array(attention_mask.long())}
         (states,) = self.graph(inputs).values()
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states.numpy()))
@@ -358,8 +363,10 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         A ValueError for another kind of folder, for files that have changed, and without the extra "onnx".
         """
         folder = Path(folder)
-        if not is_onnx(folder):
-            raise ValueError(f"A folder of ONNX graphs must have {EXPORT_FILE}, but {folder} has none; run to_onnx.")
+        require(
+            is_onnx(folder),
+            f"A folder of ONNX graphs must have {EXPORT_FILE}, but {folder} has none; run to_onnx.",
+        )
         import_onnxruntime()
         verify_folder(folder, "export the model again")
         with explain_unreadable(folder, (EXPORT_FILE, "*.onnx")):
@@ -426,11 +433,11 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         source_position_readers: Sequence[SourcePositionReader] | None = None,
     ) -> TranslationModelOutput:
         """New target tokens (B, T), after the cached ones, to their logits (B, T, V); the graphs read one at a time."""
-        if output_attentions or output_hidden_states:
-            raise ValueError(
-                "Attention weights and hidden states must be computed in torch, because ONNX graphs do not return "
-                "them, but output_attentions or output_hidden_states is set; leave it out."
-            )
+        require(
+            not (output_attentions or output_hidden_states),
+            "Attention weights and hidden states must be computed in torch, because ONNX graphs do not return them, "
+            "but output_attentions or output_hidden_states is set; leave it out.",
+        )
         assert decoder_input_ids is not None
         cache = past_key_values if cache is None else cache
         if encoder_outputs is None:
@@ -474,18 +481,18 @@ def graph_files(folder: Path) -> dict[str, str]:
     outside of the folder."""
     components = json.loads((folder / EXPORT_FILE).read_text(encoding="utf-8")).get("components", {})
     missing = [name for name in GRAPHS if name not in components]
-    if missing:
-        raise ValueError(
-            f"{folder / EXPORT_FILE} must list the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; "
-            "export the model with to_onnx."
-        )
+    require(
+        not missing,
+        f"{folder / EXPORT_FILE} must list the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; export "
+        "the model with to_onnx.",
+    )
     files = {name: components[name]["file"] for name in GRAPHS}
     for name, file in files.items():
-        if not is_inside(folder / file, folder):
-            raise ValueError(
-                f"{folder / EXPORT_FILE} must name graphs in its own folder, but that of {name} is {file!r}, which "
-                "leads elsewhere; export the model with to_onnx."
-            )
+        require(
+            is_inside(folder / file, folder),
+            f"{folder / EXPORT_FILE} must name graphs in its own folder, but that of {name} is {file!r}, which leads "
+            "elsewhere; export the model with to_onnx.",
+        )
     return files
 
 

@@ -28,6 +28,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, normalizers
@@ -48,7 +49,7 @@ from ..generation.limits import (
     validate_position_limit,
 )
 from ..generation.translate import evaluation_view, validate_tokenizer
-from ..hub.errors import is_blank, validate_utf8
+from ..hub.errors import is_blank, require, validate_utf8
 from ..tokenizer.tokenization_posenc import (
     BYTE_TOKENS,
     PosEncTokenizer,
@@ -119,16 +120,16 @@ def compute_source_reach(config: PosEncConfig) -> SourceReach:
     cross_window, cross_lookahead = local_window(cross_positions, cross)
     # Source positions must follow from a cached state, and never move backwards.
     name = config.alignment_type
-    if alignment.next_source_position is None or alignment.shift_source_positions is None:
-        raise ValueError(
-            f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
-            f"{name!r} is not local; choose 'length_ratio' or 'fertility', and train the model with it."
-        )
-    if not alignment.is_monotonic:
-        raise ValueError(
-            f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
-            f"parameters can; set {name}_min_step to 0 or more."
-        )
+    require(
+        alignment.next_source_position is not None and alignment.shift_source_positions is not None,
+        f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
+        f"{name!r} is not local; choose 'length_ratio' or 'fertility', and train the model with it.",
+    )
+    require(
+        alignment.is_monotonic,
+        f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
+        f"parameters can; set {name}_min_step to 0 or more.",
+    )
     layers = encoder.layers
     encoder_left, encoder_right = layers * (window - 1) + left, layers * (window_lookahead - 1) + right
     return SourceReach(encoder_left, encoder_right, cross_window, cross_lookahead)
@@ -140,11 +141,11 @@ def local_window(positions: PositionEncodingSum, side: StackSpec) -> tuple[int, 
     A ValueError where none are hidden, or where positions are absolute.
     """
     for name, entry in side_entries(side).items():
-        if not entry.shift_invariant:
-            raise ValueError(
-                f"Streaming must not depend on how many tokens came before, but `{name}` in the {stack_name(side)} "
-                "uses absolute positions; choose a shift-invariant encoding, such as 'relative+window'."
-            )
+        require(
+            entry.shift_invariant,
+            f"Streaming must not depend on how many tokens came before, but `{name}` in the {stack_name(side)} uses "
+            "absolute positions; choose a shift-invariant encoding, such as 'relative+window'.",
+        )
     before, after = positions.hiding_distance, positions.hiding_lookahead
     if before is None or after is None:
         raise ValueError(
@@ -181,7 +182,7 @@ class StreamNormalizer:
     """The normalized text of a text that is still being read, each character as soon as no later text can change it.
 
     Every step normalizes the characters of a word one by one, and may remove whitespace and punctuation at the ends of
-    a text or merge them into one space (tokenizer/tokenization_posenc.py). Therefore all is fixed but such characters at the end.
+    a text or merge them into one space. Therefore all is fixed but such characters at the end.
     """
 
     def __init__(self, steps: list[str]) -> None:
@@ -218,8 +219,8 @@ class StreamNormalizer:
 class SubwordReader:
     """The source's subwords, each as soon as no later text can change it.
 
-    Subwords never cross the border of a pretoken (tokenization_posenc.py): one punctuation mark, or a run of other characters,
-    with the whitespace before it. Whether two characters have a border between them depends on these two alone.
+    Subwords never cross the border of a pretoken: one punctuation mark, or a run of other characters, with the
+    whitespace before it. Whether two characters have a border between them depends on these two alone.
     Therefore all pretokens are fixed but the last, and the last is fixed as well if it ends in a punctuation mark.
     """
 
@@ -265,11 +266,11 @@ class SubwordReader:
         """Keep text back whose subwords are not fixed; a ValueError for too much of it."""
         self.held.append(text)
         self.num_held += len(text)
-        if self.num_held > self.max_pretoken_length:
-            raise ValueError(
-                f"A text must have whitespace or punctuation within {self.max_pretoken_length} characters, but "
-                f"{self.num_held} characters without either were read; put spaces between the words first."
-            )
+        require(
+            self.num_held <= self.max_pretoken_length,
+            f"A text must have whitespace or punctuation within {self.max_pretoken_length} characters, but "
+            f"{self.num_held} characters without either were read; put spaces between the words first.",
+        )
 
     def ends_pretoken(self, character: str) -> bool:
         """Whether a pretoken that ends in this character is fixed: whether another character begins a new one."""
@@ -320,20 +321,21 @@ def validate_piece(text: object) -> None:
     validate_utf8(text, "the text of `feed`")
 
 
-def validate_tokenizer_streams(tokenizer: object) -> None:
+def validate_tokenizer_streams(tokenizer: Any) -> None:
     """Raise a ValueError for a tokenizer of which it is not known where subwords are fixed."""
-    if not isinstance(tokenizer, PosEncTokenizer) or not reads_pretokens(tokenizer.backend_tokenizer):
-        raise ValueError(
-            "Streaming must know where the subwords of a text are fixed, which it does for tokenizers of "
-            f"PosEncTokenizer.train, but this one is a {type(tokenizer).__name__} with another way to split a text; "
-            "train a tokenizer, and the model with it."
-        )
-    named = {str(token) for token in tokenizer.special_tokens_map.values()}
-    if added := sorted({str(token) for token in tokenizer.added_tokens_decoder.values()} - named):
-        raise ValueError(
-            f"Streaming must read a text as subwords alone, but this tokenizer also has the added tokens or tags "
-            f"{', '.join(map(repr, added[:5]))}; use a tokenizer without them, or translate the text as a whole."
-        )
+    require(
+        isinstance(tokenizer, PosEncTokenizer) and reads_pretokens(tokenizer.backend_tokenizer),
+        "Streaming must know where the subwords of a text are fixed, which it does for tokenizers of "
+        f"PosEncTokenizer.train, but this one is a {type(tokenizer).__name__} with another way to split a text; train "
+        "a tokenizer, and the model with it.",
+    )
+    named = set(map(str, tokenizer.special_tokens_map.values()))
+    added = sorted(set(map(str, tokenizer.added_tokens_decoder.values())) - named)
+    require(
+        not added,
+        f"Streaming must read a text as subwords alone, but this tokenizer also has the added tokens or tags "
+        f"{', '.join(map(repr, added[:5]))}; use a tokenizer without them, or translate the text as a whole.",
+    )
 
 
 def reads_pretokens(backend: Tokenizer) -> bool:
@@ -439,11 +441,11 @@ class StreamingTranslator:
     def feed_tokens(self, text: str) -> Iterator[str]:
         """As `feed`, the text of one token at a time. The piece is read before the first of them."""
         self.refuse_failed()
-        if self.is_finished:
-            raise ValueError(
-                "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
-                "StreamingTranslator for the next text."
-            )
+        require(
+            not self.is_finished,
+            "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
+            "StreamingTranslator for the next text.",
+        )
         validate_piece(text)
         with self.keep_failure():
             self.read(self.reader.feed(text))
@@ -550,12 +552,12 @@ class StreamingTranslator:
             self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
             for position in positions_N.tolist()
         ]
-        if not bool(logits_NV.isfinite().all()):
-            raise ValueError(
-                f"Streaming must have finite scores, but after {self.search.num_tokens} target tokens some are "
-                "infinite or no numbers. An encoding whose keys grow with the position overflows, such as `xpos`; "
-                "stream with the model in float64, or train another encoding."
-            )
+        require(
+            logits_NV.isfinite().all(),
+            f"Streaming must have finite scores, but after {self.search.num_tokens} target tokens some are infinite or "
+            "no numbers. An encoding whose keys grow with the position overflows, such as `xpos`; stream with the "
+            "model in float64, or train another encoding.",
+        )
         self.search.step(logits_NV, sees_end, self.must_end(positions_N), self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
             self.decoder.reorder(self.search.parents)
@@ -570,22 +572,21 @@ class StreamingTranslator:
         return (self.visit.num_steps_N > self.max_tokens_per_position).tolist()
 
 
-def validate_streams(model: object, num_beams: int) -> None:
+def validate_streams(model: Any, num_beams: int) -> None:
     """Raise a ValueError for a search or a kind of model that streaming does not support."""
-    if not isinstance(model, StreamingModel):
-        raise ValueError(
-            "Streaming must have an encoder-decoder Transformer of this family, whose reach is known, but the model is "
-            f"a {type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
-        )
-    if num_beams < 1:
-        raise ValueError(f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
+    require(
+        isinstance(model, StreamingModel),
+        "Streaming must have an encoder-decoder Transformer of this family, whose reach is known, but the model is a "
+        f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment.",
+    )
+    require(num_beams >= 1, f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
     max_tokens = explicit_option(POSITION_LIMIT_OPTION, {}, model.generation_config)
     if max_tokens is not None:
         validate_position_limit(max_tokens)
     for name in UNSUPPORTED_OPTIONS:
         value = explicit_option(name, {}, model.generation_config)
-        if value:
-            raise ValueError(
-                f"Streaming must search by the model's scores alone, but the model's generation_config has {name}="
-                f"{value!r}, which changes them; set it to None."
-            )
+        require(
+            not value,
+            f"Streaming must search by the model's scores alone, but the model's generation_config has {name}="
+            f"{value!r}, which changes them; set it to None.",
+        )

@@ -27,7 +27,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..convert.folders import auto_from_pretrained, load_model_with_head
 from ..generation.translate import encode_texts
-from ..hub.errors import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
+from ..hub.errors import UNBOUNDED_ENCODING_REMEDY, require, require_new, validate_source_lengths, validate_texts
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
 from ..utils.command_line import register_encodings
 from ..utils.manifest import explain_read_errors, validate_weights
@@ -112,21 +112,21 @@ class TranslationJob:
     max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.num_beams < 1:
-            raise ValueError(f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
-        if self.lines_per_chunk < 1:
-            raise ValueError(
-                f"`lines_per_chunk` must be 1 or more, but it is {self.lines_per_chunk}; leave it out for "
-                f"{LINES_PER_CHUNK}."
-            )
+        require(self.num_beams >= 1, f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
+        require(
+            self.lines_per_chunk >= 1,
+            f"`lines_per_chunk` must be 1 or more, but it is {self.lines_per_chunk}; leave it out for "
+            f"{LINES_PER_CHUNK}.",
+        )
         self.validate_device()
-        if (engine := engine_of(self.folder)) is None:
+        engine = engine_of(self.folder)
+        require(
+            engine is None or not self.quantize,
+            f"{self.folder} is a folder of {engine}, whose precision is set by the export; leave `quantize` out, and "
+            "for int8 export the model again with quantization='int8'.",
+        )
+        if engine is None:
             validate_weights(model_folder(self.folder))
-        elif self.quantize:
-            raise ValueError(
-                f"{self.folder} is a folder of {engine}, whose precision is set by the export; leave `quantize` out, "
-                "and for int8 export the model again with quantization='int8'."
-            )
 
     def validate_device(self) -> None:
         """Raise a ValueError for a device that is not there, or on which the model cannot compute."""
@@ -136,16 +136,16 @@ class TranslationJob:
             device = torch.device(self.device)
         except RuntimeError:
             device = torch.device("meta")  # is no device, either
-        if device.type == "meta" or not is_available(device, engine_of(self.folder)):
-            raise ValueError(
-                f"A device must be cpu or one that is there, such as cuda or cuda:1, but it is {self.device!r}; choose "
-                "another, or leave it out."
-            )
-        if device.type != "cpu" and (self.quantize or is_onnx(self.folder)):
-            raise ValueError(
-                f"Quantized layers and ONNX graphs must be computed on a CPU, but the device is {self.device!r}; leave "
-                "it out."
-            )
+        require(
+            device.type != "meta" and is_available(device, engine_of(self.folder)),
+            f"A device must be cpu or one that is there, such as cuda or cuda:1, but it is {self.device!r}; choose "
+            "another, or leave it out.",
+        )
+        require(
+            device.type == "cpu" or not (self.quantize or is_onnx(self.folder)),
+            f"Quantized layers and ONNX graphs must be computed on a CPU, but the device is {self.device!r}; leave it "
+            "out.",
+        )
 
     def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
         """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded."""
@@ -165,11 +165,8 @@ class TranslationJob:
             register_encodings(self.register)
         if threads:
             torch.set_num_threads(threads)
-        options: dict[str, Any] = {"num_beams": self.num_beams}
-        if self.batch_size is not None:
-            options["batch_size"] = self.batch_size
-        if self.max_new_tokens is not None:
-            options["max_new_tokens"] = self.max_new_tokens
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("num_beams", "batch_size", "max_new_tokens")}
+        options = {name: value for name, value in options.items() if value is not None}
         if is_ctranslate2(self.folder):
             translator = CTranslate2Translator(self.folder, device=self.device or "cpu", threads=threads or 0)
             return partial(translator.translate, **options)
@@ -178,11 +175,11 @@ class TranslationJob:
 
     def streaming_translator(self) -> StreamingTranslator:
         """The same for one endless text."""
-        if is_ctranslate2(self.folder):
-            raise ValueError(
-                f"Streaming must have a saved model or ONNX graphs, but {self.folder} is a folder of CTranslate2; name "
-                "the model that it was exported from."
-            )
+        require(
+            not is_ctranslate2(self.folder),
+            f"Streaming must have a saved model or ONNX graphs, but {self.folder} is a folder of CTranslate2; name the "
+            "model that it was exported from.",
+        )
         model, tokenizer = self.load()
         return StreamingTranslator(model, tokenizer, num_beams=self.num_beams)
 
@@ -282,8 +279,7 @@ def translate_validated_lines(
 
 def validate_lines(lines: Sequence[str], job: TranslationJob, processes: int) -> None:
     """Raise a ValueError for a line that cannot be translated, or an invalid number of processes."""
-    if processes < 1:
-        raise ValueError(f"`processes` must be 1 or more, but it is {processes}.")
+    require(processes >= 1, f"`processes` must be 1 or more, but it is {processes}.")
     validate_texts(lines, line_label(0))
     if job.register:
         register_encodings(job.register)
@@ -307,18 +303,12 @@ def translate_to_file(
     Raises a ValueError if the file exists, if another process writes it, if the unfinished file is from another job or
     other lines, or, before any compute, if a line cannot be translated.
     """
-    validate_new_file(target)
+    require_new(target)
     validate_lines(lines, job, processes)
     with exclusive_lock(lock := target.with_name(f".{target.name}.lock")):
-        validate_new_file(target)  # another process may have finished it before the lock
+        require_new(target)  # another process may have finished it before the lock
         write_translations(lines, target, job, processes, progress)
         delete(lock)
-
-
-def validate_new_file(target: Path) -> None:
-    """Raise a ValueError if the file exists."""
-    if target.exists():
-        raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
 
 
 def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, processes: int, progress: bool) -> None:
@@ -334,10 +324,11 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
     if job_file.exists():
         with explain_read_errors(job_file, "give the same command again"):
             saved = dict(json.loads(job_file.read_text(encoding="utf-8")))
-        if difference := first_difference(saved, job_record):
-            raise ValueError(
-                f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}."
-            )
+        difference = first_difference(saved, job_record)
+        require(
+            difference is None,
+            f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}.",
+        )
     else:
         delete(unfinished)
         atomic_write(job_file, json.dumps(job_record))
