@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from ..encodings.positions import target_valid_mask
+from ..hub.errors import require
 from .limits import (
     EXPECTED_LENGTH_OPTION,
     LENGTH_OPTIONS,
@@ -254,30 +255,31 @@ def target_generate_options(
     shares_vocabulary = sizes[0] == sizes[1] and getattr(tokenizer, "shares_vocabulary", True)
     for name, no_effect_value in SOURCE_COMPARING_OPTIONS.items():
         value = explicit_option(name, options, *configs)
-        if not shares_vocabulary and value not in (None, no_effect_value):
-            raise ValueError(
-                f"{name} compares a translation with its source token by token and needs one vocabulary for both "
-                f"sides, but there are two ({sizes[0]} and {sizes[1]} tokens) and {name}={value!r}; leave it out."
-            )
-    for name in EQUAL_SIZE_OPTIONS:
-        if sizes[0] != sizes[1] and explicit_option(name, options, *configs) is not None:
-            raise ValueError(
-                f"{name} needs vocabularies of one size, because transformers counts the target's tokens by the "
-                f"source's, but they have {sizes[0]} and {sizes[1]} tokens; leave it out, or make the smaller table as "
-                "large as the other (resize_token_embeddings, resize_decoder_token_embeddings)."
-            )
-    if hasattr(tokenizer, "target_encoder") and explicit_option("stop_strings", options, *configs) is not None:
-        raise ValueError(
-            "stop_strings must be given with a tokenizer that has the target's vocabulary as a side of its own, but "
-            f"transformers would search the source's of this {type(tokenizer).__name__} with two; leave them out, or "
-            "give stopping_criteria."
+        require(
+            shares_vocabulary or value in (None, no_effect_value),
+            f"{name} compares a translation with its source token by token and needs one vocabulary for both sides, "
+            f"but there are two ({sizes[0]} and {sizes[1]} tokens) and {name}={value!r}; leave it out.",
         )
-    if (assistant := options.get("assistant_model")) is not None:
-        assistant_sizes = (assistant.config.vocab_size, getattr(assistant.config, "decoder_vocab_size", None))
-        if sizes != assistant_sizes:
-            raise ValueError(
-                "An assistant must have the model's vocabularies, because both use the same token ids, but the model "
-                f"has {sizes[0]} source and {sizes[1]} target tokens and the assistant {assistant_sizes[0]} and "
-                f"{assistant_sizes[1]}; choose one that was trained with the same tokenizer."
-            )
+    for name in EQUAL_SIZE_OPTIONS:
+        require(
+            sizes[0] == sizes[1] or explicit_option(name, options, *configs) is None,
+            f"{name} needs vocabularies of one size, because transformers counts the target's tokens by the source's, "
+            f"but they have {sizes[0]} and {sizes[1]} tokens; leave it out, or make the smaller table as large as the "
+            "other (resize_token_embeddings, resize_decoder_token_embeddings).",
+        )
+    require(
+        not hasattr(tokenizer, "target_encoder") or explicit_option("stop_strings", options, *configs) is None,
+        "stop_strings must be given with a tokenizer that has the target's vocabulary as a side of its own, but "
+        f"transformers would search the source's of this {type(tokenizer).__name__} with two; leave them out, or give "
+        "stopping_criteria.",
+    )
+    assistant = options.get("assistant_model")
+    if assistant is not None:
+        theirs = (assistant.config.vocab_size, getattr(assistant.config, "decoder_vocab_size", None))
+        require(
+            sizes == theirs,
+            "An assistant must have the model's vocabularies, because both use the same token ids, but the model has "
+            f"{sizes[0]} source and {sizes[1]} target tokens and the assistant {theirs[0]} and {theirs[1]}; choose one "
+            "that was trained with the same tokenizer.",
+        )
     return options if tokenizer is None else options | {"tokenizer": getattr(tokenizer, "target", tokenizer)}

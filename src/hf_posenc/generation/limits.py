@@ -37,6 +37,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from ..hub.errors import require
+
 # Keywords of `generate`, each of a type of its own.
 GenerateOptions = dict[str, Any]
 # A model that generates: an encoder-decoder or a decoder-only model of the family, or an exported one.
@@ -215,11 +217,11 @@ def validate_length_range(length_range: Any) -> tuple[float, float]:
     """The two factors; a ValueError unless they are numbers, the first from 0 on and not above the second."""
     factors = list(length_range) if isinstance(length_range, (list, tuple)) else []
     are_numbers = all(isinstance(factor, (int, float)) and not isinstance(factor, bool) for factor in factors)
-    if len(factors) != 2 or not are_numbers or not 0 <= factors[0] <= factors[1] < math.inf or factors[1] == 0:
-        raise ValueError(
-            f"{EXPECTED_LENGTH_OPTION} must be two multiples of the expected length, from 0 on, the lower one first, "
-            f"but it is {length_range!r}; (0.8, 1.3) allows from a fifth fewer tokens to three tenths more."
-        )
+    require(
+        len(factors) == 2 and are_numbers and 0 <= factors[0] <= factors[1] < math.inf and factors[1] > 0,
+        f"{EXPECTED_LENGTH_OPTION} must be two multiples of the expected length, from 0 on, the lower one first, but "
+        f"it is {length_range!r}; (0.8, 1.3) allows from a fifth fewer tokens to three tenths more.",
+    )
     return factors[0], factors[1]
 
 
@@ -409,24 +411,24 @@ def source_position_rules(
     if max_tokens is not None:
         max_tokens = validate_position_limit(max_tokens)
     for option, is_used in zip(POSITION_OPTIONS, (requires_source_end, max_tokens is not None), strict=True):
-        if is_used and not model.returns_source_positions:
-            raise ValueError(
-                f"{option} must be used with a model whose alignment says where in the source it is, but this "
-                f"{type(model).__name__} returns no source positions; leave it out."
-            )
+        require(
+            not is_used or model.returns_source_positions,
+            f"{option} must be used with a model whose alignment says where in the source it is, but this "
+            f"{type(model).__name__} returns no source positions; leave it out.",
+        )
     rules: list[SourcePositionReader] = []
     if requires_source_end:
-        if model.source_window is None:
-            raise ValueError(
-                f"{SOURCE_END_OPTION} must be used with a window in the cross-attention, but this model has none; "
-                "leave it out."
-            )
+        require(
+            model.source_window is not None,
+            f"{SOURCE_END_OPTION} must be used with a window in the cross-attention, but this model has none; leave it "
+            "out.",
+        )
         rules.append(SourceEndProcessor(end_token_ids, model.source_window))
     if max_tokens is not None:
-        if not end_token_ids:
-            raise ValueError(
-                f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave "
-                "the limit out."
-            )
+        require(
+            end_token_ids,
+            f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave the "
+            "limit out.",
+        )
         rules.append(SourcePositionLimit(end_token_ids, max_tokens, num_sentences))
     return SourcePositionReaders(rules)

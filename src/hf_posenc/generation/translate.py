@@ -19,7 +19,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..hub.errors import data_options, is_blank, validate_source_lengths, validate_texts
+from ..hub.errors import data_options, is_blank, require, validate_source_lengths, validate_texts
 from .limits import (
     READERS_ARGUMENT,
     GenerateOptions,
@@ -58,19 +58,19 @@ def validate_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerB
         ("source", len(tokenizer), config.vocab_size),
         ("target", target, config.target_vocab_size),
     ):
-        if tokens > num_embeddings:
-            raise ValueError(
-                f"A model needs the tokenizer it was trained with, but this tokenizer has {tokens} {side} tokens "
-                f"and the model {num_embeddings}; load the tokenizer from the model's folder."
-            )
+        require(
+            tokens <= num_embeddings,
+            f"A model needs the tokenizer it was trained with, but this tokenizer has {tokens} {side} tokens and the "
+            f"model {num_embeddings}; load the tokenizer from the model's folder.",
+        )
     for name in ("pad_token_id", "eos_token_id"):
         tokenizer_id, config_id = getattr(tokenizer, name), getattr(config, name)
         config_ids = config_id if isinstance(config_id, list) else [config_id]
-        if tokenizer_id not in config_ids and (name, config_id) != ("eos_token_id", None):
-            raise ValueError(
-                f"A model needs the tokenizer it was trained with, but this tokenizer's {name} is {tokenizer_id} "
-                f"and the model's {config_id}; load the tokenizer from the model's folder."
-            )
+        require(
+            tokenizer_id in config_ids or (name, config_id) == ("eos_token_id", None),
+            f"A model needs the tokenizer it was trained with, but this tokenizer's {name} is {tokenizer_id} and the "
+            f"model's {config_id}; load the tokenizer from the model's folder.",
+        )
 
 
 def evaluation_view(model: ModelT, attn_implementation: str | None = None) -> ModelT:
@@ -128,10 +128,11 @@ def translate(
     validate_tokenizer(model.config, tokenizer)
     config = generate.get("generation_config")
     for option, required in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
-        if (value := generate.get(option, getattr(config, option, None))) not in (required, None):
-            raise ValueError(
-                f"translate returns one text for each source, but {option}={value!r} was given; call generate."
-            )
+        value = generate.get(option, getattr(config, option, None))
+        require(
+            value in (required, None),
+            f"translate returns one text for each source, but {option}={value!r} was given; call generate.",
+        )
     sources = encode_texts(texts, tokenizer)
     validate_source_lengths(sources, model.config.max_source_length)
     translate_batch = translate_sources if model.config.is_encoder_decoder else continue_prompts

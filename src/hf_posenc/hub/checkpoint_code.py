@@ -29,6 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from .errors import require
 from .version import __version__
 
 PACKAGE = __name__.partition(".")[0]
@@ -118,8 +119,7 @@ def read_module(name: str, source: str) -> Module:
     for statement in own_imports:
         if statement not in tree.body or not statement.module or any(alias.asname for alias in statement.names):
             raise ValueError(f"{name}:{statement.lineno} must be `from .module import name` at the top of the file.")
-    if ast.get_docstring(tree) is None:
-        raise ValueError(f"{name} must begin with a docstring.")
+    require(ast.get_docstring(tree) is not None, f"{name} must begin with a docstring.")
     first = tree.body[0]
     module = Module("\n".join(lines[first.lineno - 1 : first.end_lineno]))
     last_line = first.end_lineno or 0
@@ -254,11 +254,11 @@ class MergedModules:
                 found[name] = self.home_of(origin) if name in module.own_imports else origin
             for name, meaning in found.items():
                 other = meanings.setdefault(name, meaning)
-                if other != meaning:
-                    raise ValueError(
-                        f"A name must have one meaning in {file}.py of a checkpoint, but {name} is {'.'.join(other)} "
-                        f"and {'.'.join(meaning)}; rename one of them."
-                    )
+                require(
+                    other == meaning,
+                    f"A name must have one meaning in {file}.py of a checkpoint, but {name} is {'.'.join(other)} and "
+                    f"{'.'.join(meaning)}; rename one of them.",
+                )
 
 
 def joined(statements: Iterable[Statement]) -> str:
@@ -427,16 +427,18 @@ def copy_of_user_file(
     module = sys.modules.get(registered_class.__module__)
     if module is None or module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         raise ValueError("its class was not defined in a file that can be imported; move it to one and import it.")
-    if getattr(module, registered_class.__name__, None) is not registered_class:
-        raise ValueError(
-            f"{module.__file__} has no {registered_class.__name__} at its top, so its copy could not be imported; "
-            "define the class there."
-        )
+    require(
+        getattr(module, registered_class.__name__, None) is registered_class,
+        f"{module.__file__} has no {registered_class.__name__} at its top, so its copy could not be imported; define "
+        "the class there.",
+    )
     source = inspect.getsource(module)
     tree = ast.parse(source)
     called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    if not any(isinstance(call, ast.Name) and call.id == register_function for call in called):
-        raise ValueError(f"{module.__file__} does not call {register_function} itself; call it at its foot.")
+    require(
+        any(isinstance(call, ast.Name) and call.id == register_function for call in called),
+        f"{module.__file__} does not call {register_function} itself; call it at its foot.",
+    )
     lines = source.rstrip("\n").split("\n")  # as `ast` counts them: a form feed ends none
     imported = []
     for node in package_imports(tree, module):
@@ -462,13 +464,12 @@ def package_imports(tree: ast.AST, module: ModuleType) -> Iterator[ast.ImportFro
 
 def home_of(module: str, alias: ast.alias) -> str:
     """The module that defines a name which a user's file imports; a ValueError for one that is not copied."""
-    if alias.name == "*":
-        raise ValueError(f"it imports * from {module}; name what it needs.")
+    require(alias.name != "*", f"it imports * from {module}; name what it needs.")
     home = getattr(getattr(sys.modules[module], alias.name), "__module__", "")
-    if not home.startswith(tuple(f"{PACKAGE}.{package}." for package in BELOW_REGISTRIES)):
-        raise ValueError(
-            f"`{alias.name}` of {module} is not copied with a checkpoint; import only what an encoding needs."
-        )
+    require(
+        home.startswith(tuple(f"{PACKAGE}.{package}." for package in BELOW_REGISTRIES)),
+        f"`{alias.name}` of {module} is not copied with a checkpoint; import only what an encoding needs.",
+    )
     return home
 
 

@@ -25,6 +25,7 @@ from .scorers import (
     CorpusScorer,
     TokenizerOrName,
     bucket_bounds,
+    require,
     sacrebleu_seed,
     score_fields,
     sentence_statistics,
@@ -173,15 +174,16 @@ class LengthBuckets(evaluate.Metric):
             "progress": progress,
         }
         has_pairs = predictions is not None or references is not None
-        if side == "source" and (
-            self.has_missing_lengths or (has_pairs and source_lengths is None and sources is None)
-        ):
-            raise ValueError(
-                "pairs are grouped by source length, but some come without; pass source_lengths=[...], or "
-                'sources=[...] with tokenizer=..., with the pairs (of those added before, to add), or by="reference"'
-            )
-        if side != "source" and tokenizer is None:
-            raise ValueError(f"the length of {side}s is counted by a tokenizer, but none is given; pass tokenizer=...")
+        has_lengths = source_lengths is not None or sources is not None or not has_pairs
+        require(
+            side != "source" or (has_lengths and not self.has_missing_lengths),
+            "pairs are grouped by source length, but some come without; pass source_lengths=[...], or "
+            'sources=[...] with tokenizer=..., with the pairs (of those added before, to add), or by="reference"',
+        )
+        require(
+            side == "source" or tokenizer is not None,
+            f"the length of {side}s is counted by a tokenizer, but none is given; pass tokenizer=...",
+        )
         if has_pairs:
             self.add_batch(
                 predictions=predictions,

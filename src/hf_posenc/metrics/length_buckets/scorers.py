@@ -85,17 +85,16 @@ class BertScore(SentenceMean):
 
     name = "BERTScore"
 
-    def __init__(self, model: str | None = None, layers: int | None = None) -> None:
-        if model is None:
-            raise ValueError("BERTScore needs a model; pass bertscore_model=..., a name on the Hub or a folder")
+    def __init__(self, model: Any = None, layers: int | None = None) -> None:
+        require(model is not None, "BERTScore needs a model; pass bertscore_model=..., a name on the Hub or a folder")
         try:
             import bert_score
         except ImportError:
             raise ValueError("BERTScore needs the package bert-score; pip install 'hf-posenc[bertscore]'") from None
-        if layers is None and model not in bert_score.utils.model2layers:
-            raise ValueError(
-                f"bert_score has no default layer for {model}; pass bertscore_layers=..., the number of a layer"
-            )
+        require(
+            layers is not None or model in bert_score.utils.model2layers,
+            f"bert_score has no default layer for {model}; pass bertscore_layers=..., the number of a layer",
+        )
         self.bert_score, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
 
     def _extract_corpus_statistics(self, hypotheses: list[str], references: list[tuple[str, ...]]) -> np.ndarray:
@@ -350,13 +349,19 @@ class TextTokenizer(Protocol):
 TokenizerOrName = TextTokenizer | str | PathLike[str] | None
 
 
+def require(condition: object, message: str) -> None:
+    """Raise a ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
 def validate_edges(edges: object) -> tuple[int, ...]:
     """The bucket edges; a ValueError unless they are ascending positive integers."""
     edges = tuple(edges) if isinstance(edges, Iterable) else (edges,)
-    if not edges or not all(type(edge) is int and edge > 0 for edge in edges):
-        raise ValueError(f"edges must be positive whole numbers, at least one; edges={edges}; write e.g. {EDGES}")
-    if any(low >= high for low, high in pairwise(edges)):
-        raise ValueError(f"edges must ascend; edges={edges}; sort them and write each once")
+    is_positive = edges and all(type(edge) is int and edge > 0 for edge in edges)
+    require(is_positive, f"edges must be positive whole numbers, at least one; edges={edges}; write e.g. {EDGES}")
+    ascends = all(low < high for low, high in pairwise(edges))
+    require(ascends, f"edges must ascend; edges={edges}; sort them and write each once")
     return edges
 
 
@@ -381,19 +386,15 @@ def bucket_bounds(edges: Sequence[int]) -> list[BucketBounds]:
 def validate_metrics(metrics: object) -> tuple[str, ...]:
     """The metrics' names; a ValueError for an unknown one or none."""
     names = tuple(metrics) if isinstance(metrics, Iterable) and not isinstance(metrics, str) else (metrics,)
-    if not names:
-        raise ValueError(
-            f"metrics must name at least one metric; metrics={metrics!r}; choose from {', '.join(SCORERS)}"
-        )
+    require(names, f"metrics must name at least one metric; metrics={metrics!r}; choose from {', '.join(SCORERS)}")
     return tuple(validate_choice("metrics", name, tuple(SCORERS)) for name in names)
 
 
 def validate_choice(option: str, choice: object, choices: tuple[str, ...]) -> str:
     """The choice; a ValueError with the nearest one unless it is in `choices`."""
-    if choice not in choices:
-        nearest = difflib.get_close_matches(str(choice).lower(), choices, n=1)
-        remedy = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}"
-        raise ValueError(f"{option} must be names of this metric; {choice!r} is not one; {remedy}")
+    nearest = difflib.get_close_matches(str(choice).lower(), choices, n=1)
+    remedy = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}"
+    require(choice in choices, f"{option} must be names of this metric; {choice!r} is not one; {remedy}")
     return str(choice)
 
 
@@ -411,19 +412,22 @@ def validate_pairs(
 
     Raises a ValueError for a missing column, columns of different lengths, and invalid texts or lengths.
     """
-    if source_lengths is not None and sources is not None:
-        raise ValueError("source_lengths and sources must not both be given, one is counted from the other; drop one")
-    passed = {"predictions": predictions, "references": references}
-    passed |= {} if source_lengths is None else {"source_lengths": source_lengths}
-    passed |= {} if sources is None else {"sources": sources}
+    require(
+        source_lengths is None or sources is None,
+        "source_lengths and sources must not both be given, one is counted from the other; drop one",
+    )
+    passed = {"source_lengths": source_lengths, "sources": sources}
+    passed = {"predictions": predictions, "references": references} | {
+        name: column for name, column in passed.items() if column is not None
+    }
     columns = {name: validate_column(name, column) for name, column in passed.items()}
-    lengths_by_column = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths_by_column.values())) > 1:
-        counts = ", ".join(f"{count} {name}" for name, count in lengths_by_column.items())
-        raise ValueError(
-            f"{', '.join(lengths_by_column)} must have one entry per pair each; there are {counts}; "
-            "several references belong to their prediction, [[first, second], ...], not in one list per translator"
-        )
+    counts = {name: len(column) for name, column in columns.items()}
+    require(
+        len(set(counts.values())) == 1,
+        f"{', '.join(counts)} must have one entry per pair each; there are "
+        f"{', '.join(f'{count} {name}' for name, count in counts.items())}; "
+        "several references belong to their prediction, [[first, second], ...], not in one list per translator",
+    )
     if sources is not None:
         texts = [validate_text("sources", row, text) for row, text in enumerate(columns["sources"])]
         lengths = token_counts("sources", texts, tokenizer)
@@ -431,9 +435,11 @@ def validate_pairs(
         lengths = [validate_length(row, length) for row, length in enumerate(columns["source_lengths"])]
     else:
         lengths = [NO_LENGTH] * len(columns["predictions"])
-    texts = [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])]
-    references_by_row = [validate_references(row, texts) for row, texts in enumerate(columns["references"])]
-    return {"predictions": texts, "references": references_by_row, "source_lengths": lengths}
+    return {
+        "predictions": [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])],
+        "references": [validate_references(row, texts) for row, texts in enumerate(columns["references"])],
+        "source_lengths": lengths,
+    }
 
 
 def token_counts(column: str, texts: list[str], tokenizer: TokenizerOrName) -> list[int]:
