@@ -4,8 +4,10 @@ float64 on a device, and one error line when memory runs out."""
 import json
 import re
 import signal
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from transformers import (
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
 from hf_posenc.lab.analysis.diagnosis import sum_entropies
 from hf_posenc.lab.training.arguments import training_arguments
-from hf_posenc.lab.training.callbacks import JsonLogger, ProgressBarCallback
+from hf_posenc.lab.training.callbacks import JsonLogger, ProgressBarCallback, WandbFinishCallback
 from hf_posenc.lab.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints
 from hf_posenc.lab.training.distributed import OutOfMemory, explain_out_of_memory
 from hf_posenc.lab.training.trainer import LengthTrainer
@@ -407,3 +409,13 @@ def test_a_loss_without_the_length_loss_is_warned_of_and_ours_has_it(tokenizer, 
         warnings.filterwarnings("error", "Nothing but its length loss")
         LengthTrainer(model, training_arguments(smoothed, tmp_path), processing_class=tokenizer, **data).train()
     assert not torch.equal(bias, before)
+
+
+def test_each_training_of_a_process_has_a_wandb_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callback of transformers starts a run only if there is none, so ours ends it in the first process."""
+    finished = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: finished.append(True)))
+    for is_first in (True, False):
+        state = SimpleNamespace(is_world_process_zero=is_first)
+        WandbFinishCallback().on_train_end(None, state, None)  # type: ignore[arg-type]
+    assert finished == [True]

@@ -1,10 +1,11 @@
-"""Trainer callbacks: progress bar, JSON log, evaluations within an epoch, a check of the number of checkpoints."""
+"""Trainer callbacks: progress bar, JSON log, W&B runs, evaluations within an epoch, number of checkpoints."""
 
 import json
 import logging
 import math
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 from torch.utils.data import DataLoader
@@ -136,6 +137,19 @@ class JsonLogger(TrainerCallback):
             return [json.loads(line) for line in text.splitlines()]
 
 
+class WandbFinishCallback(TrainerCallback):
+    """Ends the W&B run of a training, so that the next system of the same process gets a run of its own.
+
+    The callback of transformers starts a run only if the process has none.
+    """
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if state.is_world_process_zero:
+            import_module("wandb").finish()
+
+
 class EvaluateNTimesPerEpoch(TrainerCallback):
     """Evaluates and saves `count` times an epoch, at equal distances, and at the end of the epoch."""
 
@@ -210,6 +224,8 @@ def steps_per_epoch(args: TrainingArguments, num_batches: int) -> int:
 def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
     """The callbacks that arguments turn on."""
     callbacks: list[TrainerCallback] = []
+    if "wandb" in args.report_to:
+        callbacks.append(WandbFinishCallback())
     if args.evaluations_per_epoch is not None:
         callbacks.append(EvaluateNTimesPerEpoch(args.evaluations_per_epoch))
     if args.early_stopping_patience is not None:
