@@ -183,7 +183,6 @@ def add_training_commands(add_command: AddCommand) -> None:
     command.add_argument("--dry-run", action="store_true", help="print what the systems would cost, and do nothing")
     system_help = "run this one system only, of a run that has been prepared, and print no table"
     command.add_argument("--system", help=system_help)
-    command.add_argument("--progress-position", type=int, default=0, help=argparse.SUPPRESS)  # of a parallel system
 
     command = add_command(
         "lengthen", "fine-tune a trained translator for longer input, and score it by length before and after"

@@ -52,7 +52,6 @@ def train(options: argparse.Namespace) -> None:
         (*options.overrides, *options.extra_arguments),
         dry_run=options.dry_run,
         system=options.system,
-        progress_position=options.progress_position,
     )
 
 

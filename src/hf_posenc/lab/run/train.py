@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from math import ceil, prod
+from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 from typing import cast
@@ -19,10 +20,12 @@ from typing import cast
 import datasets
 import torch
 import transformers
+from accelerate import PartialState
 
 from ...encodings.base import StackSpec
 from ...hub.version import untested_transformers_warning
 from ...utils.atomic_io import explain_full_disk
+from ...utils.run_folder import RunPaths
 from ...utils.worker_processes import sigint_blocked, watched_command
 from ..config.loading import load_experiment
 from ..config.settings import Experiment, Segmentation, System
@@ -36,6 +39,7 @@ from .finished import finished_output, save_finished
 from .pipeline import run_system, unfinished_systems
 from .prepare import prepare, validated_arguments
 from .prepared_run import PreparedRun, build_meta_model
+from .progress import RunProgress
 from .samples import write_samples
 
 
@@ -45,12 +49,11 @@ def train_systems(
     *,
     dry_run: bool = False,
     system: str | None = None,
-    progress_position: int = 0,
 ) -> None:
     """Run a config file with `overrides` (dotted.key=value), and print the table and what to do next.
 
     `dry_run` prints what the systems would cost, and does nothing. With `system`, this one alone is run, of a run that
-    has been prepared; its progress bar is on line `progress_position`.
+    has been prepared.
     """
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
@@ -64,10 +67,10 @@ def train_systems(
         print(output)
         return
     with explain_full_disk(experiment.folder):
-        run(experiment, [config, *overrides], system, progress_position)
+        run(experiment, [config, *overrides], system)
 
 
-def run(experiment: Experiment, arguments: Sequence[str], system: str | None, progress_position: int) -> None:
+def run(experiment: Experiment, arguments: Sequence[str], system: str | None) -> None:
     """Prepare, train, score and compare, in as many processes as were launched. `arguments`: config and overrides."""
     settings = {name: system.settings() for name, system in experiment.systems.items()}
     distributed_state = init_distributed(
@@ -88,12 +91,15 @@ def run(experiment: Experiment, arguments: Sequence[str], system: str | None, pr
     if is_whole_run and is_parallel:
         command = watched_command("hf_posenc", ["train", *arguments])
         unfinished = [experiment.systems[name] for name in unfinished_systems(prepared)]
-        run_parallel(unfinished, command, num_parallel=experiment.num_parallel, num_threads=num_threads)
+        lines = min(experiment.num_parallel, len(unfinished))
+        with RunProgress(experiment.paths, len(unfinished), lines) as progress:
+            run_parallel(
+                unfinished, command, num_parallel=experiment.num_parallel, num_threads=num_threads, progress=progress
+            )
     else:
         if is_parallel:
             torch.set_num_threads(num_threads)
-        for name in experiment.systems if system is None else [system]:
-            run_system(prepared, name, progress_position)
+        run_in_turn(prepared, list(experiment.systems) if system is None else [system])
     if is_whole_run and is_main_process:
         results = aggregate(experiment)
         output = write_report(results, experiment.tables_folder)
@@ -102,6 +108,17 @@ def run(experiment: Experiment, arguments: Sequence[str], system: str | None, pr
         output += f"\n{next_steps(results, experiment.folder, experiment.tables_folder)}"
         print(f"\n{output}")
         save_finished(experiment, output)
+
+
+def run_in_turn(prepared: PreparedRun, names: Sequence[str]) -> None:
+    """Run systems one after another. The progress of all of them shows in the first process."""
+    unfinished = [name for name in unfinished_systems(prepared) if name in names]
+    total = len(unfinished) if PartialState().is_main_process else 0
+    with RunProgress(prepared.experiment.paths, total, num_lines=0) as progress:
+        for name in names:
+            run_system(prepared, name)
+            if name in unfinished:
+                progress.finish(name)
 
 
 EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
@@ -174,37 +191,49 @@ def format_megabytes(number: int) -> str:
 SIGKILL_EXIT_CODE = -9  # exit code of a process killed by SIGKILL
 
 
-def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel: int, num_threads: int) -> None:
+def run_parallel(
+    systems: Sequence[System],
+    command: list[str],
+    *,
+    num_parallel: int,
+    num_threads: int,
+    progress: RunProgress | None = None,
+) -> None:
     """Run each system in its own process, `num_parallel` at a time, each with `num_threads` threads.
 
-    `command` runs this config. The system's name and the line of its progress bar are appended to it. If a system
-    fails, the others still finish. SIGTERM and SIGINT are passed to the running processes as SIGTERM, and no further
-    process is started. The standard input of each process is a pipe that closes when this process ends, which
+    `command` runs this config. The system's name is appended to it. `progress` shows the processes on a terminal. If a
+    system fails, the others still finish. SIGTERM and SIGINT are passed to the running processes as SIGTERM, and no
+    further process is started. The standard input of each process is a pipe that closes when this process ends, which
     `watched_command` watches.
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
-    free_positions: SimpleQueue[int] = SimpleQueue()
-    for position in range(num_parallel):
-        free_positions.put(position)
+    free_lines: SimpleQueue[int] = SimpleQueue()
+    for line in range(num_parallel):
+        free_lines.put(line)
+    shown = progress or RunProgress(RunPaths(Path()), 0, 0)
     running: list[subprocess.Popen] = []
     exit_codes: dict[str, int] = {}
     received_signals: list[int] = []
 
     def run(name: str) -> int:
-        position = free_positions.get()
+        line = free_lines.get()
         try:
             if received_signals:
                 return 1
-            system_command = [*command, "--system", name, "--progress-position", str(position)]
             with sigint_blocked():  # Ctrl-C reaches all processes of a terminal, and only this one answers
-                process = subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE)
+                process, display = shown.start([*command, "--system", name], environment, name, line)
             with process:
                 running.append(process)
                 if received_signals:  # a signal came while the process was started
                     process.terminate()
-                return process.wait()
+                exit_code = process.wait()
+            if display is not None:
+                display.join()
+            if exit_code == 0:
+                shown.finish(name)
+            return exit_code
         finally:
-            free_positions.put(position)
+            free_lines.put(line)
 
     def forward_signal(number: int, frame: FrameType | None) -> None:
         received_signals.append(number)
