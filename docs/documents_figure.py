@@ -5,17 +5,15 @@
 Points are means over the seeds; whiskers are the lowest and the highest seed.
 """
 
-import json
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from saved_results import archived_scores
 
 from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
-from hf_posenc.lab.results.json_records import parse_file
 from hf_posenc.lab.results.records import SystemScores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
@@ -42,13 +40,10 @@ SEGMENTED = Line("aligned-100-split", "the same model, sentence by sentence", -9
 def read_scores() -> dict[str, dict[str, SystemScores]]:
     """The saved scores of each seed of each system in the figure."""
     records: dict[str, dict[str, SystemScores]] = {line.system: {} for line in (*LINES, SEGMENTED)}
-    with tarfile.open(FOLDER / "systems.tar.xz") as archive:
-        for member in archive:
-            folder, _, file_name = member.name.rpartition("/")
-            system, _, seed = Path(folder).name.rpartition("-seed")
-            file = archive.extractfile(member) if file_name == "scores.json" and system in records else None
-            if file is not None:
-                records[system][seed] = parse_file(SystemScores, json.load(file), FOLDER / member.name)
+    for name, scores in archived_scores(FOLDER / "systems.tar.xz"):
+        system, _, seed = name.rpartition("-seed")
+        if system in records:
+            records[system][seed] = scores
     return records
 
 

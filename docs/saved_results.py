@@ -42,19 +42,19 @@ import lzma
 import math
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
-from kept_tables import saved_text
+from kept_tables import KEPT, RESULTS
 
-from hf_posenc.lab.results.records import BucketScore
+from hf_posenc.lab.results.json_records import parse_file
+from hf_posenc.lab.results.records import BucketScore, LengthScores, SystemScores
+from hf_posenc.lab.results.saved_files import read_results
 from hf_posenc.lab.results.tables import format_cell
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
 METRICS = {
@@ -139,29 +139,36 @@ def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row, tests in seed_results(RESULTS / run):
         for test_set, result in tests.items():
-            for bucket in (result["all"], *result["groups"]):
-                for metric in METRICS.keys() & bucket.keys():
-                    if bucket[metric] is not None:
-                        found.setdefault((test_set, row, bucket["label"], metric), []).append(bucket[metric])
+            for bucket in result.all_buckets:
+                for metric in METRICS.keys() & bucket.values.keys():
+                    if (value := bucket.score(metric)) is not None:
+                        found.setdefault((test_set, row, bucket.label, metric), []).append(value)
     return found
 
 
-def seed_results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def seed_results(folder: Path) -> Iterator[tuple[str, Mapping[str, LengthScores]]]:
     """The row and the scored test sets of each system, as results.json, an archive or a table by seed has them."""
-    if kept := next(folder.glob("results.json*"), None):
-        for system in json.loads(saved_text(kept))["systems"].values():
-            yield system["row"], system["tests"]
+    if folder in KEPT:
+        for system in read_results(folder).systems.values():
+            yield system.row, system.tests
     elif (archive := folder / "systems.tar.xz").exists():
-        with tarfile.open(archive) as files:
-            for member in files:
-                if member.name.endswith("/scores.json"):
-                    row, _, _ = Path(member.name).parent.name.partition("-seed")
-                    yield row, json.load(files.extractfile(member))["tests"]
+        for name, scores in archived_scores(archive):
+            yield name.partition("-seed")[0], scores.tests
     elif (by_seed := folder / "scores-by-seed.csv").exists():
         for line in csv.DictReader(by_seed.read_text(encoding="utf-8").splitlines()):
             if line["trained on"] == "one machine":  # the other one has repeated the first seed
-                group = {"label": line["group"], "bleu": float(line["bleu"])}
-                yield line["system"], {"generated": {"all": group, "groups": []}}
+                values: dict[str, float | None] = {"bleu": float(line["bleu"])}
+                bucket = BucketScore(label=line["group"], low=1, high=None, n=1, values=values)
+                yield line["system"], {"generated": LengthScores(overall=bucket, buckets=())}
+
+
+def archived_scores(archive: Path) -> Iterator[tuple[str, SystemScores]]:
+    """The name and the scores of each system in an archive of systems."""
+    with tarfile.open(archive) as files:
+        for member in files:
+            file = files.extractfile(member) if member.name.endswith("/scores.json") else None
+            if file is not None:
+                yield Path(member.name).parent.name, parse_file(SystemScores, json.load(file), archive / member.name)
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

@@ -25,7 +25,10 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.mark.full
-def test_the_readme_states_the_largest_difference_between_whole_and_segmented_documents() -> None:
+def test_the_readme_states_the_largest_difference_between_whole_and_segmented_documents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(DOCS)  # for the other scripts that it imports
     script = runpy.run_path(str(DOCS / "documents_figure.py"))
     records = script["read_scores"]()
     whole, segmented = (script["bleu_by_length"](records[name]) for name in ("aligned-100", "aligned-100-split"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import lzma
 import sys
 from pathlib import Path
 
@@ -57,6 +58,20 @@ def test_rows_of_other_runs_are_tested_from_their_statistics(runs: tuple[Path, P
     untested = table_of_runs([runs[0], copied], columns=["news"])
     assert not untested.rows[3][1].endswith("*")
     assert untested.notes[-1] == "not tested, for want of saved statistics: copy/plain, bad"
+
+
+def test_a_table_of_one_column_explains_its_marks(runs: tuple[Path, Path]) -> None:
+    table = table_of_runs([runs[0]], columns=["news"], metrics=["bleu"])
+    assert len(table.headers) == 2
+    is_marked = any("*" in cell for _, *cells in table.rows for cell in cells)
+    assert is_marked and "* p < 0.05 against" in table.legend
+
+
+def test_results_that_are_kept_compressed_are_read(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    kept = tmp_path / runs[0].name
+    kept.mkdir()
+    (kept / "results.json.xz").write_bytes(lzma.compress((runs[0] / "results.json").read_bytes()))
+    assert table_of_runs([kept]) == table_of_runs([runs[0]])
 
 
 def test_columns_are_chosen_by_test_set_and_bucket(runs: tuple[Path, Path]) -> None:

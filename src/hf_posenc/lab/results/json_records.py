@@ -15,6 +15,7 @@ version may have them), and are dropped.
 """
 
 import json
+import lzma
 import re
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -64,9 +65,10 @@ def write_record(path: Path, record: FileRecord, *, indent: int | None = None) -
 
 
 def read_json(path: Path) -> JsonObject:
-    """The object in a saved JSON file, which is verified before."""
+    """The object in a saved JSON file, which is verified before. It may be compressed, with the suffix .xz."""
     with verified(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        content = path.read_bytes()
+        return dict(json.loads(lzma.decompress(content) if path.suffix == ".xz" else content))
 
 
 def parse_file(cls: type[FileRecordT], content: object, path: Path) -> FileRecordT:

@@ -59,8 +59,13 @@ class SavedSettings(FileRecord):
 
 
 def read_results(folder: Path) -> RunResults:
-    """The results.json of a folder. A ValueError if it is truncated, of another version, or of another form."""
+    """The results.json of a folder, or the results.json.xz of one that is kept.
+
+    A ValueError if it is truncated, of another version, or of another form.
+    """
     path = ReportPaths(folder).results
+    if not path.exists():
+        path = path.with_name(f"{path.name}.xz")
     if not path.exists():
         raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
     results = read_json(path)

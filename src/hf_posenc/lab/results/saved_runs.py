@@ -314,9 +314,12 @@ def table_notes(
     base: SavedRow | None,
 ) -> tuple[str, ...]:
     """The meaning of the signs in the cells, and the rows that were not tested."""
-    buckets = [column.buckets(means) for column in columns]
+    buckets_by_row = []
+    for tests in means.values():
+        buckets = [column.bucket(tests) for column in columns]
+        buckets_by_row.append([bucket for bucket in buckets if bucket is not None])
     is_tested = any(tested.values())
-    notes = [BEST_NOTE, *sign_notes(buckets, base.name if base and is_tested else None)]
+    notes = [BEST_NOTE, *sign_notes(buckets_by_row, base.name if base and is_tested else None)]
     if base and (untested := [name for name in means if name != base.name and not tested[name]]):
         notes.append(f"not tested, for want of saved statistics: {', '.join(untested)}")
     return tuple(notes)
