@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from saved_documents import RUN, TestSet, read_test_sets, read_translations
+from saved_results import METRICS as NAMES
 from saved_results import markdown_table
 
 from hf_posenc.lab.results.significance import SIGNIFICANCE_TESTS, difference_interval
@@ -30,7 +31,7 @@ PAIRS = (
     ("aligned-100", "relative-100"),
 )
 TEST_SETS = tuple(f"parliament-{words}" for words in (50, 100, 200, 400))
-METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+METRICS = ("bleu", "chrf")
 SEEDS = (1, 2, 3)
 SAMPLES = 1000
 MARGIN = 1.0  # points of BLEU or chrF
@@ -114,7 +115,7 @@ def table(tests: Sequence[PairedTest]) -> str:
         differences = [f"{test.difference:+.2f} ({test.low:+.2f} to {test.high:+.2f})" for test in seeds]
         largest = max(test.p_randomisation for test in seeds)
         system, other, test_set, n, metric = key
-        names = [f"`{system}` - `{other}`", f"{test_set}, n={n}", METRICS[metric]]
+        names = [f"`{system}` - `{other}`", f"{test_set}, n={n}", NAMES[metric][1]]
         lines.append([*names, *differences, f"{largest:.4f}", verdict(seeds)])
     return markdown_table(lines)
 

@@ -52,20 +52,12 @@ from kept_tables import KEPT, RESULTS
 from hf_posenc.lab.results.json_records import parse_file
 from hf_posenc.lab.results.records import BucketScore, LengthScores, SystemScores
 from hf_posenc.lab.results.saved_files import read_results
-from hf_posenc.lab.results.tables import format_cell
+from hf_posenc.lab.results.tables import SCORE_FORMATS, format_cell
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
-METRICS = {
-    "bleu": ("BLEU", ".1f"),
-    "ter": ("TER", ".1f"),
-    "chrf": ("chrF", ".1f"),
-    "length_ratio": ("length ratio", ".2f"),
-    "exact_match": ("exact match", ".1f"),
-    "token_accuracy": ("token accuracy", ".1f"),
-    "perplexity": ("perplexity", ".1f"),
-}
+METRICS = {score_format[0]: score_format for score_format in SCORE_FORMATS}  # (metric, name, format), as in all tables
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -129,7 +121,7 @@ def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) 
         shown = BucketScore(label=bucket, low=found.low, high=found.high, n=found.n, values=values)
         if found.seeds > 1 and shown.leaves_scale(metric) and (seeds := seed_scores(run).get(key)):
             shown = replace(shown, values=values | {f"{metric}_low": min(seeds), f"{metric}_high": max(seeds)})
-        parts.append(format_cell(shown, [(metric, *METRICS[metric])], {}))
+        parts.append(format_cell(shown, [METRICS[metric]], {}))
     return " / ".join(parts)
 
 
@@ -187,7 +179,7 @@ def table(spec: str) -> str:
         run, _, system = name.rpartition("/")
         rows.append((run or wanted["run"], system, label))
     first_run, first_system, _ = rows[0]
-    header = [" / ".join(METRICS[metric][0] for metric in metrics)]
+    header = [" / ".join(METRICS[metric][1] for metric in metrics)]
     for test_set, bucket, label in columns:
         header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all', metrics[0]).n}")
     lines = [header]
@@ -319,8 +311,7 @@ def fill(text: str) -> str:
 def named_value(run: str, table_name: str, name: str) -> Score:
     """The score that a link's title names: `row, column`, or `row, column, metric`."""
     system, column, *metric = (part.strip() for part in re.split(r",\s(?![^\[]*\])", name))
-    by_label = {label.lower(): key for key, (label, _) in METRICS.items()}
-    key = by_label[metric[0].lower()] if metric else "bleu"
+    key = metric[0].lower().replace(" ", "_") if metric else "bleu"
     if table_name == "overview":
         return score(run, column, system, "all", key)
     return score(run, table_name, system, column, key)
@@ -371,23 +362,23 @@ def appendix() -> str:
 
 def sortable_table() -> str:
     """One HTML table of all saved scores: a row for each run, test set, system and bucket with pairs."""
-    names = ["run", "test set", "system", "source length", "pairs", "seeds", *(label for label, _ in METRICS.values())]
+    kept = {run: about for run, about in runs().items() if (RESULTS / run / "scores.csv.xz").exists()}
+    scored = {metric for run in kept for *_, metric in scores(run)}
+    shown = [score_format for score_format in SCORE_FORMATS if score_format[0] in scored]
+    names = ["run", "test set", "system", "source length", "pairs", "seeds", *(name for _, name, _ in shown)]
     heads = "".join(f"<th>{name}</th>" for name in names)
     lines = ["## All scores", "", '<div class="all-scores">', f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>"]
-    for run, about in runs().items():
-        if not (RESULTS / run / "scores.csv.xz").exists():
-            continue
+    for run, about in kept.items():
         command = html.escape(re.sub(r"\\\s+", "", about["command"]).replace("\n", "; "))
         for test_set, system, bucket in dict.fromkeys(key[:3] for key in scores(run)):
-            found = {metric: scores(run).get((test_set, system, bucket, metric)) for metric in METRICS}
-            first = next(entry for entry in found.values() if entry)
+            found = [scores(run).get((test_set, system, bucket, metric)) for metric, *_ in shown]
+            first = next(entry for entry in found if entry)
             if not first.n:
                 continue
             cells = [f'<a href="#{run}" title="{command}">{run}</a>', test_set, system, html.escape(bucket)]
             cells += [str(first.n), str(first.seeds)]
-            for metric, entry in found.items():
-                missing = entry is None or entry.value is None
-                cells.append("" if missing else f"{entry.value:{METRICS[metric][1]}}")
+            for (*_, format_spec), entry in zip(shown, found, strict=True):
+                cells.append("" if entry is None or entry.value is None else format(entry.value, format_spec))
             lines.append("<tr>" + "".join(f"<td>{entry}</td>" for entry in cells) + "</tr>")
     return "\n".join([*lines, "</tbody></table>", "</div>", ""])
 
