@@ -11,6 +11,7 @@ from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding,
 from .encodings.positions import AttentionContext, distance
 from .encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .encodings.sinusoidal import sinusoids
+from .hosts.replacement import replace_positions
 from .hub.version import __version__
 from .inference.ctranslate2_engine import CTranslate2Translator, to_ctranslate2
 from .inference.onnx_engine import PosEncOnnxModel, to_onnx
@@ -62,6 +63,7 @@ __all__ = [
     "measure_length",
     "register_alignment",
     "register_position_encoding",
+    "replace_positions",
     "sinusoids",
     "to_ctranslate2",
     "to_onnx",

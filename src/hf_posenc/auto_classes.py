@@ -11,6 +11,8 @@ from .alignments.registry import ALIGNMENTS
 from .baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .encodings.registry import POSITION_ENCODINGS, build_position_encodings
+from .hosts.auto_classes import register_hosts
+from .hosts.configuration_posenc_host import HostConfig
 from .hub.checkpoint_code import write_checkpoint_code
 from .tokenizer.tokenization_posenc import PosEncTokenizer
 from .transformer.configuration_base import BaseConfig
@@ -40,7 +42,9 @@ def register_auto_classes() -> None:
     # By its name alone and for no config that a model has: for those, the code in a checkpoint would be run instead of
     # this class where trust_remote_code=True, which is not so for configs and models.
     AutoTokenizer.register(BaseConfig, tokenizer_class=PosEncTokenizer)
+    register_hosts()
     BaseConfig.write_code = staticmethod(write_model_code)
+    HostConfig.write_code = staticmethod(write_host_code)
     PosEncTokenizer.write_code = staticmethod(write_tokenizer_code)
 
 
@@ -48,6 +52,14 @@ def write_model_code(folder: Path, config: BaseConfig) -> None:
     """Write the code of a model's checkpoint into its folder: what the classes of its `auto_classes` need."""
     files = sorted({target.partition(".")[0] for target in config.auto_classes.values()})
     write_checkpoint_code(folder, files, used_entries(config))
+
+
+def write_host_code(folder: Path, config: HostConfig) -> None:
+    """Write the code of a host with other positions: ours alone, as transformers has the host's."""
+    names = {name for encoding in config.layer_encodings for name in encoding.split("+")} & POSITION_ENCODINGS.keys()
+    used: dict[str, dict[str, Any]] = {"transformer.plans.selection": {}}
+    used["encodings.registry"] = {name: POSITION_ENCODINGS[name].encoding for name in sorted(names)}
+    write_checkpoint_code(folder, ["configuration_posenc_host", "modeling_posenc_host"], used)
 
 
 def write_tokenizer_code(folder: Path) -> None:

@@ -121,8 +121,9 @@ class Rotary(PositionEncoding):
         if ctx.is_cross:
             keys = cos_sin(ctx.new_key_pos_BT, frequencies, scale)
         if self.decays:
-            scale_B1TC = self.xpos_scale(ctx.query_pos_BQ, frequencies)
-            queries = queries[0] * scale_B1TC, queries[1] * scale_B1TC
+            scale_B1QC = self.xpos_scale(ctx.query_pos_BQ, frequencies)
+            scale_B1TC = self.xpos_scale(ctx.new_key_pos_BT, frequencies) if ctx.is_cross else scale_B1QC
+            queries = queries[0] * scale_B1QC, queries[1] * scale_B1QC
             keys = keys[0] / scale_B1TC, keys[1] / scale_B1TC
             last = ctx.query_pos_BQ.max()  # read here, because on a GPU each layer would wait for it
             return *repeat_for_pairs(*queries), *repeat_for_pairs(*keys), last if is_compiling() else last.item()

@@ -35,7 +35,7 @@ from .version import __version__
 PACKAGE = __name__.partition(".")[0]
 ROOT = Path(inspect.getfile(sys.modules[PACKAGE])).parent
 # The packages whose modules a checkpoint may carry.
-CARRIED = ("encodings", "alignments", "transformer", "generation", "tokenizer", "hub", "baselines")
+CARRIED = ("encodings", "alignments", "transformer", "generation", "tokenizer", "hub", "baselines", "hosts")
 # What a user's file may import. The configuration, which imports that file, is above these packages.
 BELOW_REGISTRIES = ("encodings", "alignments")
 # The function of each registry that a user's file calls. (There are registries to which no user adds.)
