@@ -321,8 +321,8 @@ def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> 
     ]
     require(
         not unsupported,
-        f"CTranslate2 has no {', '.join(unsupported)}, which the model's generation config sets; set these options of "
-        "model.generation_config to None to translate without them.",
+        f"CTranslate2 has no {', '.join(unsupported)}, which the model's generation config sets; set "
+        f"model.generation_config.{next(iter(unsupported), None)}=None to translate without it.",
     )
     options: dict[str, object] = {}
     for name in SUPPORTED_SEARCH_OPTIONS:
