@@ -13,21 +13,19 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import patch
 
 import yaml
-from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc.encodings.base import HOOKS
 from hf_posenc.lab.cli import make_parsers
 from hf_posenc.lab.commands import alignments_table, encodings_table, markdown_table
-from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys, model_keys
-from hf_posenc.lab.config.schema import default_value, describe, field_types, format_value, is_required
+from hf_posenc.lab.config.errors import Keys, describe, format_value
+from hf_posenc.lab.config.file_keys import FileKeys, SystemKeys, TrainKeys, model_keys
 from hf_posenc.lab.config.settings import (
     CorpusKeys,
     DataSettings,
@@ -37,7 +35,6 @@ from hf_posenc.lab.config.settings import (
     ScoreSettings,
     TaskKeys,
 )
-from hf_posenc.lab.training.arguments import TrainingArguments
 from hf_posenc.transformer.configuration_encodings import EncodingsConfig
 
 ROOT = Path(__file__).parents[1]
@@ -46,17 +43,18 @@ VERDICTS = ("reproduced", "partly", "not reproduced at this scale", "not tested"
 STORED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 AT_BUILD_TIME = re.compile(r"<!-- site: (\w+) -->")
 
-# Schemas of a config file, by the prefix of their keys. A system's own entry has two keys that the file has not.
-SCHEMAS: dict[str, tuple[type, ...]] = {
-    "": (FileKeys,),
-    "data.": (DataSettings,),
-    "data.normalize.": (NormalizationKeys,),
-    "CORPUS.": (CorpusKeys,),
-    "CORPUS.generator.": (GeneratorKeys,),
-    "CORPUS.task.": (TaskKeys,),
-    "score.": (ScoreSettings,),
-    "reference_table.": (ReferenceTable,),
-    "systems.NAME.": (SystemKeys,),
+# Models of a config file, by the prefix of their keys. A system's own entry has some keys that the file has not.
+SCHEMAS: dict[str, type[Keys]] = {
+    "": FileKeys,
+    "data.": DataSettings,
+    "data.normalize.": NormalizationKeys,
+    "CORPUS.": CorpusKeys,
+    "CORPUS.generator.": GeneratorKeys,
+    "CORPUS.task.": TaskKeys,
+    "train.": TrainKeys,
+    "score.": ScoreSettings,
+    "reference_table.": ReferenceTable,
+    "systems.NAME.": SystemKeys,
 }
 # Saved tables with a row for many encodings, each with what it is of.
 RESULTS = {
@@ -87,22 +85,17 @@ def documented(docstring: str | None) -> dict[str, str]:
 
 
 def config_key_rows() -> Iterator[list[str]]:
-    """Key, what it must be, default, meaning: of every key of a config file but those of `model` and `train`."""
+    """Key, what it must be, default, meaning: of every key of a config file but those of `model`."""
     extends = describe(str | list[str])
     yield ["`extends`", extends, "", "config files that this one changes; each replaces keys of those before it"]
-    for prefix, (schema,) in SCHEMAS.items():
+    for prefix, schema in SCHEMAS.items():
         meanings = documented(schema.__doc__)
-        for field in fields(schema):
-            if schema is SystemKeys and field.name in field_types(FileKeys):
+        for name, field in schema.model_fields.items():
+            if schema is SystemKeys and name in FileKeys.model_fields:
                 continue
-            default = "" if is_required(field) or default_value(field) is None else shown(default_value(field))
-            kind = describe(field_types(schema)[field.name])
-            yield [
-                f"`{prefix}{field.name}`",
-                kind,
-                "needed" if is_required(field) else default,
-                meanings[field.name],
-            ]
+            default = "" if field.default is None else shown(field.default)
+            rule = describe(Annotated[field.annotation, field])
+            yield [f"`{prefix}{name}`", rule, "needed" if field.is_required() else default, meanings[name]]
 
 
 def shown(value: object) -> str:
@@ -112,13 +105,6 @@ def shown(value: object) -> str:
 
 def config_keys() -> str:
     return markdown_table(["key", "must be", "default", "meaning"], list(config_key_rows()))
-
-
-def train_keys() -> str:
-    """The keys of `train:` that transformers' arguments have not."""
-    upstream = {field.name for field in fields(Seq2SeqTrainingArguments)}
-    own = [field for field in fields(TrainingArguments) if field.name not in upstream]
-    return markdown_table(["key", "meaning"], [[f"`{field.name}`", field.metadata["help"]] for field in own])
 
 
 def encodings() -> str:
@@ -309,7 +295,7 @@ def yes(value: bool) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (alignments, api, cli, config_keys, encodings, model_config, train_keys, verdicts)
+    part.__name__: part for part in (alignments, api, cli, config_keys, encodings, model_config, verdicts)
 }
 
 

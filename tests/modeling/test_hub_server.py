@@ -173,13 +173,13 @@ def test_no_repository_is_made_without_the_right_token_and_nothing_is_trained(hu
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_whole_checkpoints_are_not_pushed(tmp_path: Path, strategy: str):
-    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be .* '{strategy}'"):
+    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be one of .* '{strategy}'"):
         prepare(experiment(tmp_path, f"train.hub_strategy={strategy}"))
 
 
 def test_a_token_in_a_config_is_refused(tmp_path: Path):
     """It would be saved in settings.yaml and shown by the card."""
-    with pytest.raises(ValueError, match=r"train\.hub_token must be null, .*HF_TOKEN") as refused:
+    with pytest.raises(ValueError, match=r"train has no key 'hub_token'") as refused:
         prepare(experiment(tmp_path, f"train.hub_token={TOKEN}"))
     assert TOKEN not in str(refused.value)
     assert not list((tmp_path / "runs").rglob("settings.yaml"))

@@ -4,20 +4,16 @@ import argparse
 import ast
 import re
 import runpy
-from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc.lab.config.file_keys import FileKeys, TrainKeys, model_keys
-from hf_posenc.lab.config.schema import MappingOf, field_types, split_annotated
+from hf_posenc.lab.config import file_keys, settings
+from hf_posenc.lab.config.errors import Keys
+from hf_posenc.lab.config.file_keys import model_keys
 from hf_posenc.lab.results.tables import SCORE_FORMATS
-from hf_posenc.lab.training.arguments import TrainingArguments
 from hf_posenc.metrics.length_buckets import length_buckets
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
@@ -27,20 +23,9 @@ PAGES = runpy.run_path(str(ROOT / "docs" / "reference_pages.py"))
 MESSAGES = re.findall(r"```text\n(.*?)\n```", (REFERENCE / "faq.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-def schemas_inside(annotation: object) -> Iterator[type]:
-    """The dataclasses of keys that a key of a config file may hold, and those inside them."""
-    base, rules = split_annotated(annotation)
-    for inner in get_args(base):
-        yield from schemas_inside(inner)
-    for rule in rules:
-        if isinstance(rule, MappingOf) and isinstance(rule.schema, type):  # and not a corpus in a corpus
-            yield from schemas_below(rule.schema)
-
-
-def schemas_below(schema: type) -> Iterator[type]:
-    yield schema
-    for annotation in field_types(schema).values():
-        yield from schemas_inside(annotation)
+def is_model(value: object) -> bool:
+    """Whether it is a model of the keys of a config file; the fields of `model` have a page of their own."""
+    return isinstance(value, type) and issubclass(value, Keys) and value not in (Keys, file_keys.ModelKeys)
 
 
 def keys_of(table: str) -> set[str]:
@@ -64,14 +49,12 @@ def test_every_part_stands_in_one_page() -> None:
 
 def test_every_key_of_a_config_file_is_listed_with_its_meaning() -> None:
     rows = list(PAGES["config_key_rows"]())
-    schemas = {*schemas_below(FileKeys)} - {TrainKeys}
-    assert {schema for (schema,) in PAGES["SCHEMAS"].values()} == schemas
-    expected = {field.name for schema in schemas for field in fields(schema)} | {"extends"}
+    schemas = {model for module in (file_keys, settings) for model in vars(module).values() if is_model(model)}
+    assert set(PAGES["SCHEMAS"].values()) == schemas
+    expected = {name for schema in schemas for name in schema.model_fields} | {"extends"}
     assert keys_of(PAGES["config_keys"]()) == expected
     assert all(kind and meaning for _, kind, _, meaning in rows)
     assert len({key for key, *_ in rows}) == len(rows)
-    upstream = {field.name for field in fields(Seq2SeqTrainingArguments)}
-    assert keys_of(PAGES["train_keys"]()) == {field.name for field in fields(TrainingArguments)} - upstream
 
 
 def test_every_field_of_the_models_is_listed() -> None:

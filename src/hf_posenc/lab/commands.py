@@ -31,8 +31,7 @@ from ..utils.atomic_io import atomic_write
 from ..utils.command_line import register_encodings
 from ..utils.run_folder import RunPaths
 from ..utils.text_io import iter_lines, read_lines, read_stream
-from .config.composition import merge, parse_override
-from .config.schema import Section
+from .config.yaml_io import Section, merge, parse_override
 from .data.readers import expand_home
 
 if TYPE_CHECKING:

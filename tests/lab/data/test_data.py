@@ -13,8 +13,10 @@ import datasets
 import pytest
 from datasets import Dataset, Value
 
+from hf_posenc.lab.config.errors import parse
+from hf_posenc.lab.config.settings import CorpusKeys
 from hf_posenc.lab.data import corpus, synthetic
-from hf_posenc.lab.data.corpus import concatenate_consecutive, load_pairs, validate_corpus_spec
+from hf_posenc.lab.data.corpus import concatenate_consecutive, load_pairs
 from hf_posenc.lab.data.lengths import balance_lengths, filter_lengths, lengths
 from hf_posenc.lab.data.overlap import Overlap, find_overlaps, without_concatenation
 from hf_posenc.lab.data.readers import corpus_file_hashes, is_files_spec
@@ -286,13 +288,19 @@ def test_files_have_one_shape(files: Any) -> None:
         ({"files": "a.tsv", "split": "train"}, "no key 'split'; the nearest"),
         ({"files": "a.tsv", "min_words": 3}, "belong together, but 'document_ids' is missing"),
         ({"files": "a.tsv", "document_ids": "d"}, "belong together, but 'min_words' is missing"),
-        ({"generator": {"min_words": 9, "max_words": 7}}, "data.train.generator: min_words must not exceed max_words"),
-        ({"corpora": [{"task": {"min_length": 9, "max_length": 7}}]}, r"corpora\[0\]\.task: min_length must not"),
+        (
+            {"generator": {"seed": 1, "pairs": 1, "min_words": 9, "max_words": 7}},
+            "data.train.generator: min_words must not exceed max_words",
+        ),
+        (
+            {"corpora": [{"task": {"name": "copy", "seed": 1, "min_length": 9, "max_length": 7}}]},
+            r"corpora\[0\]\.task: min_length must not",
+        ),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(where: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        validate_corpus_spec(where, "data.train")
+        parse(CorpusKeys, where, "data.train")
 
 
 def test_one_language_twice_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.data import tokenization
-from hf_posenc.lab.data.corpus import validate_corpus_spec
+from hf_posenc.lab.data.corpus import validate_corpus_keys
 from hf_posenc.lab.data.tokenization import IGNORED, load_blocks, text_chunks, token_pieces, tokenize_pairs
 
 DOCUMENTS = [
@@ -161,7 +161,7 @@ def test_a_missing_text_is_refused(text: Path, tokenizer: PosEncTokenizer) -> No
 
 
 def test_keys_of_pairs_are_refused_with_text() -> None:
-    validate_corpus_spec({"text": ["a"], "document_ids": "ids"}, "data.train")
+    validate_corpus_keys(["text", "document_ids"])
     for key in ("min_words", "concatenate", "source_tag", "files"):
         with pytest.raises(ValueError, match=key):
-            validate_corpus_spec({"text": ["a"], key: ["a.de", "a.en"] if key == "files" else 2}, "data.train")
+            validate_corpus_keys(["text", key])

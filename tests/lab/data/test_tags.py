@@ -282,7 +282,7 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
             r"data\.train: a tag must be one of data\.tags, but '<2de>' is not; the nearest",
         ),
         ({"tags": []}, r"a tag must be one of data\.tags, but '<2en>' is not; correct it, or add it"),
-        ({"tags": ["en"]}, r"systems\.one: data\.tags: A tag must be a word that does not occur in ordinary text"),
+        ({"tags": ["en"]}, r"data\.tags: A tag must be a word that does not occur in ordinary text"),
         ({"test": {"both": with_tags("source_tag")}}, r"data\.test\.both: A test set has one pair of tags"),
         (
             {"train": with_tags("source_tag") | {"max_examples": 3}},

@@ -176,9 +176,9 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("systems.rotary.model.alignment_type=fertility", "systems.rotary: model.*decoder-only model.*alignment_type"),
-        ("systems.rotary.model.encoder_layers=2", "systems.rotary: model.*decoder-only model.*encoder_layers"),
-        ("systems.rotary.model.hidden_size=0", "systems.rotary: model.hidden_size must be a whole number from 1"),
+        ("systems.rotary.model.alignment_type=fertility", "systems.rotary.model.*decoder-only model.*alignment_type"),
+        ("systems.rotary.model.encoder_layers=2", "systems.rotary.model.*decoder-only model.*encoder_layers"),
+        ("systems.rotary.model.hidden_size=0", "systems.rotary.model.hidden_size must be a whole number from 1"),
         ("systems.rotary.model.position_encoding_type=rotery", "nearest is 'rotary'"),
         (
             "score.stride=4",

@@ -25,10 +25,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer, __main__
 from hf_posenc.generation.translate import TranslationOutput
-from hf_posenc.lab.config.composition import read_config_file
 from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.config.settings import DataSettings, Experiment, ScoreSettings
-from hf_posenc.lab.config.yaml_io import read_yaml
+from hf_posenc.lab.config.yaml_io import read_config_file, read_yaml
 from hf_posenc.lab.data.corpus import load_pairs
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.data.tokenization import train_tokenizer
@@ -299,7 +298,7 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ),
         ("train.bf16=yes", "train.bf16 must be true or false, but it is 'yes'"),
         ("data.max_length=true", "data.max_length must be a whole number from 1 on, but it is true"),
-        ("model.d_model=big", "absolute: model.d_model must be a whole number .*, but it is 'big'"),
+        ("model.d_model=big", "model.d_model must be a whole number .*, but it is 'big'"),
         (
             "num_parallel=0",
             "num_parallel must be a whole number from 1 on, but it is 0; correct it, or leave it out for 1",
@@ -308,8 +307,8 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("num_parallel=", "num_parallel must be a whole number from 1 on, but it is null"),
         ("name=5", "name must be text, the name of a folder and no path, but it is 5; write it in quotes"),
         ("seeds=[1, 2", "value in brackets or quotes is YAML, but that of 'seeds=[1, 2' is not"),
-        ("train.output_dir=x", "train.output_dir is the run's own; leave it out"),
-        ("train.resume_from_checkpoint=x", "train.resume_from_checkpoint is the run's own; leave it out"),
+        ("train.output_dir=x", "train has no key 'output_dir'"),
+        ("train.resume_from_checkpoint=x", "train has no key 'resume_from_checkpoint'"),
         ("max_steps", "written dotted.key=value"),
         ("systems.data.model.d_model=16", "not 'data'"),
         ("data.test=", "data.test must be test sets by their names, such as .*, but it is null"),
@@ -432,10 +431,9 @@ UNEVEN = {
             r"fertility_step must be below .*Of data\.train was estimated: fertility_step=",
         ),
         ("train.tokens_per_batch=5", r"the longest side has \d+ tokens"),
-        ("train={dataloader_drop_last: true, per_device_train_batch_size: 5000}", "none is left for 1 process"),
         ("train={average_checkpoints: 4, max_steps: 6, save_steps: 2}", "needs as many checkpoints, .* saves 3; lower"),
     ],
-    ids=["estimate", "tokens", "batch", "checkpoints"],
+    ids=["estimate", "tokens", "checkpoints"],
 )
 def test_a_training_that_its_pairs_do_not_allow_is_refused_before_any(config: Path, override: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"systems\.relative: .*{said}"):
@@ -714,7 +712,7 @@ PAPER = "reference_table={source: A, test: generated, rows: {relative: {bleu: [1
         ([PAPER, "reference_table.rows.rotary={bleu: 1}"], r"reference_table\.rows has no key 'rotary'"),
         (
             [PAPER, "reference_table.rows.relative.bleu=[1, 2]"],
-            r"a number, or null, for each of the 3 groups of score\.bucket_edges, .* is \[1, 2\]",
+            r"a number, or null, for each of the 3 groups of score\.bucket_edges, .* is \[1.0, 2.0\]",
         ),
         (["data.train={corpora: []}"], r"data\.train\.corpora must be a list of one corpus or more, .* but it is \[\]"),
         (["data.train=train.tsv"], r"data\.train must be a corpus, .* but it is 'train\.tsv'"),
@@ -732,7 +730,7 @@ PAPER = "reference_table={source: A, test: generated, rows: {relative: {bleu: [1
         (["systems._a={}"], "A system's name is a folder's: a letter or digit, then"),
         (
             [PAPER, "reference_table.rows.relative={bleu: [1, 2, 3], ter: 50}"],
-            r"relative\.ter must have a number.*it is \[50\]",
+            r"relative\.ter must have a number.*it is \[50.0\]",
         ),
         (
             [PAPER, "reference_table.rows.relative=30"],
@@ -1199,7 +1197,7 @@ def test_a_maximum_of_tokens_reaches_the_translations(tmp_path: Path) -> None:
             return TranslationOutput(texts, [False] * len(texts))
 
     score = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"].score
-    for name, settings in {"default": score, "limited": replace(score, max_new_tokens=510)}.items():
+    for name, settings in {"default": score, "limited": score.model_copy(update={"max_new_tokens": 510})}.items():
         translate_test_set(Recorder, None, [["one"]], settings, tmp_path / name)
     default, limited = received
     assert "max_new_tokens" not in default and limited["max_new_tokens"] == 510

@@ -200,7 +200,7 @@ SEQ2SEQ = "{model_type: posenc, d_model: 16}"
         ([f"model={SEQ2SEQ}"], "plain text is for decoder-only models, but model_type is posenc, an encoder-decoder"),
         (["data.test.toy={files: [a.de, a.en]}"], "data.test.toy must be plain text as data.train is, .*holds files"),
         (["data.validation={files: [a.de, a.en]}"], "data.validation must be plain text"),
-        (["data.train={files: [train.txt]}"], r"data.train.files must be .*\(one text alone is `text`\)"),
+        (["data.train={files: [train.txt]}"], "data.train has pairs; .*train on {text:"),
         (
             [
                 "data.train={files: [a.de, a.en]}",

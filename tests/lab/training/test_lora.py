@@ -75,12 +75,8 @@ def test_the_number_of_trained_parameters_is_described():
 
 def test_lora_is_refused_without_peft_and_with_averaged_checkpoints(tmp_path, monkeypatch):
     assert training_arguments({"lora_rank": 4, "use_cpu": True}, tmp_path).lora_rank == 4
-    for settings, said in (
-        ({"lora_rank": 0}, "train.lora_rank must be a whole number, 1 or more, but it is 0"),
-        ({"lora_rank": 4, "average_checkpoints": 2}, "train.lora_rank trains factors of them.*; leave one of them out"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            training_arguments({"use_cpu": True, **settings}, tmp_path)
+    with pytest.raises(ValueError, match=r"train.lora_rank trains factors of them.*; leave one of them out"):
+        training_arguments({"use_cpu": True, "lora_rank": 4, "average_checkpoints": 2}, tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"needs the package peft, but .*; run `pip install 'hf-posenc\[lora\]'`"):
         training_arguments({"lora_rank": 4, "use_cpu": True}, tmp_path)

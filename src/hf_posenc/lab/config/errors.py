@@ -7,8 +7,10 @@ is, for example:
     train.max_steps must be a whole number from 1 on, but it is 0; correct it, or leave it out for 5.
 """
 
+import math
+import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -25,6 +27,7 @@ T = TypeVar("T")
 MAX_INT = 2**32 - 1  # a seed of numpy's
 MAX_LISTED = 16  # names
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
+UNUSABLE_CHARACTER = re.compile("[\0\ud800-\udfff]")
 SHORT_REPR = reprlib.Repr()
 SHORT_REPR.maxstring = SHORT_REPR.maxother = SHORT_REPR.maxlong = 80
 
@@ -48,6 +51,23 @@ class OneOf:
         return core_schema.literal_schema(list(self.names))
 
 
+@dataclass(frozen=True)
+class KeysOf:
+    """Metadata of an annotation: the value is a mapping with the keys of the model, and stays as it was given."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler.generate_schema(self.model)
+        as_given = core_schema.plain_serializer_function_ser_schema(dict)
+        return core_schema.no_info_wrap_validator_function(validate_and_keep, schema, serialization=as_given)
+
+
+def validate_and_keep(value: T, validate: Callable[[T], object]) -> T:
+    validate(value)
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -58,23 +78,24 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Violation(NamedTuple):
-    """What is wrong in some content, and the remedy, empty where `problem` has it."""
+    """What is wrong at a path in some content, and the remedy, empty where `problem` has it."""
 
     problem: str
     remedy: str = ""
+    path: tuple[int | str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.remedy}." if self.remedy else self.problem
 
 
 class Place(NamedTuple):
-    """A value in the content, with its dotted key, its annotation, its default, and how deep it stands."""
+    """A value in the content, with its dotted key, its annotation, its default, and the path to it."""
 
     key: str
     annotation: Any
     value: object
     default: object = PydanticUndefined
-    depth: int = 0
+    path: tuple[int | str, ...] = ()
 
 
 def parse(annotation: type[T], content: object, key: str = "") -> T:
@@ -109,30 +130,57 @@ def find_violation(error: ValidationError, annotation: object, content: object, 
 def unknown_key(place: Place, name: str) -> Violation:
     known = list(model_fields(place.annotation))
     owner = place.key or "a config file"
-    return Violation(f"{owner} has no key {name!r}", f"the nearest one is {closest_name(name, known)!r}")
+    return Violation(
+        f"{owner} has no key {name!r}", f"the nearest one is {closest_name(name, known)!r}", (*place.path, name)
+    )
 
 
 def missing_keys(place: Place, names: Sequence[str]) -> Violation:
     section = place.key.split()[-1] if place.key else ""
     where = f" under `{section}:`" if section else ""
-    return Violation(f"{place.key or 'a config file'} needs {', '.join(names)}", f"add what is missing{where}")
+    return Violation(
+        f"{place.key or 'a config file'} needs {', '.join(names)}", f"add what is missing{where}", place.path
+    )
 
 
 def invalid_value(root: Place, errors: Sequence[ErrorDetails]) -> Violation:
     """The first value that is refused. Of a value that fits no member of a union, the item that is refused."""
     places = [follow(root, details["loc"]) for details in errors]
     inside = [place for place in places if place.key.startswith(places[0].key)]
-    place = max(inside, key=lambda candidate: candidate.depth)  # the first one of those that stand deepest
+    place = max(inside, key=lambda candidate: len(candidate.path))  # the first one of those that stand deepest
     details = errors[places.index(place)]
     if details["type"] == "value_error":  # of a validator that says it all
         message = str(details["ctx"]["error"])
-        return Violation(f"{place.key}: {message}" if place.key else message)
+        is_complete = message.startswith(place.key)  # with its key
+        return Violation(message if is_complete else f"{place.key}: {message}", path=place.path)
     remedy = find_remedy(place)
     if place.default is not PydanticUndefined and place.value != place.default:
         remedy += ", or leave it out"
         remedy += "" if place.default is None else f" for {format_value(place.default)}"
     rule = describe(place.annotation)
-    return Violation(f"{place.key} must be {rule}, but it is {format_value(place.value)}", remedy)
+    return Violation(f"{place.key} must be {rule}, but it is {format_value(place.value)}", remedy, place.path)
+
+
+def find_unusable(content: object, key: str = "") -> Violation | None:
+    """The first number or text of the content that no key can have, such as one too large for the libraries."""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(content, dict):
+        items = [(f"{key}.{name}" if key else str(name), item) for name, item in content.items()]
+    elif isinstance(content, list):
+        items = [(f"{key}[{number}]", item) for number, item in enumerate(content)]
+    elif isinstance(content, str) and UNUSABLE_CHARACTER.search(content):
+        rule = "text that a file in UTF-8 can hold, without the character NUL"
+        return Violation(f"{key} must be {rule}, but it is {format_value(content)}", "correct it")
+    elif is_unusable_number(content):
+        rule = f"a finite number, and a whole one of at most {MAX_INT}"
+        return Violation(f"{key} must be {rule}, but it is {format_value(content)}", "correct it")
+    return next(filter(None, (find_unusable(item, name) for name, item in items)), None)
+
+
+def is_unusable_number(value: object) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, int) and abs(value) > MAX_INT
 
 
 def find_remedy(place: Place) -> str:
@@ -152,10 +200,10 @@ def follow(place: Place, location: Sequence[int | str]) -> Place:
         if isinstance(value, Mapping) and step in value:
             key = f"{place.key}.{step}" if place.key else str(step)
             annotation, default = annotation_inside(place.annotation, str(step))
-            place = Place(key, annotation, value[step], default, place.depth + 1)
+            place = Place(key, annotation, value[step], default, (*place.path, step))
         elif isinstance(value, list | tuple) and isinstance(step, int) and step < len(value):
             annotation, _ = annotation_inside(place.annotation, step)
-            place = Place(f"{place.key}[{step}]", annotation, value[step], depth=place.depth + 1)
+            place = Place(f"{place.key}[{step}]", annotation, value[step], path=(*place.path, step))
     return place
 
 
@@ -176,9 +224,13 @@ def annotation_inside(annotation: object, step: int | str) -> tuple[Any, object]
 
 def model_fields(annotation: object) -> dict[str, FieldInfo]:
     """The fields of a pydantic model or dataclass by the names that a file has for them; of others none."""
+    models: list[Any] = []
+    for member in (annotation, *members(annotation)):
+        models += [item.model for item in flat_metadata(member) if isinstance(item, KeysOf)]
+        models.append(without_metadata(member))
     fields: dict[str, FieldInfo] = {}
-    for member in members(annotation):
-        for name, field in getattr(without_metadata(member), "__pydantic_fields__", {}).items():
+    for model in models:
+        for name, field in getattr(model, "__pydantic_fields__", {}).items():
             fields[field.alias or name] = field
     return fields
 

@@ -6,7 +6,7 @@ changes of the system's own `model:` section: encodings, alignment, their parame
 hf_posenc.convert_encodings). Only the config of the checkpoint is read here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from ...convert.encodings import ARCHITECTURES, TUNABLE_FIELDS, override_config
 from ...transformer.configuration_encodings import EncodingsConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ..data.readers import resolve_name_or_path
-from .composition import merge
 from .file_keys import INFERRED_FIELDS
-from .schema import Section
 from .settings import System
+from .yaml_io import Section, merge
 
 INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this family or of transformers"
 
@@ -97,27 +96,23 @@ def validate_model_type(trained: str, wanted: str) -> None:
         )
 
 
-def resolve_dependencies(systems: Iterable[System]) -> dict[str, System]:
+def find_dependencies(systems: Iterable[System]) -> dict[str, System]:
     """The systems by name, each with the earlier system whose model it needs.
 
-    If that has several seeds, a system starts from the one with its own seed.
+    If that has several seeds, a system starts from the one with its own seed; a ValueError if there is none.
     """
+    systems = list(systems)
+    rows = {system.base_name for system in systems}
     resolved: dict[str, System] = {}
     for system in systems:
         names = [f"{system.init_from}-seed{system.train.get('seed')}", str(system.init_from)]
         if system.segment:
             names = [system.segment.system]
         dependency = next((resolved[name] for name in names if name in resolved), None)
-        resolved[system.name] = replace(system, dependency=dependency)
-    return resolved
-
-
-def validate_seeded_starts(systems: Mapping[str, System]) -> None:
-    """Raise a ValueError unless a system that starts from one with several seeds finds its own seed there."""
-    rows = {system.base_name for system in systems.values()}
-    for system in systems.values():
-        if system.init_from in rows and system.dependency is None:
+        if dependency is None and system.init_from in rows:
             raise ValueError(
                 f"systems.{system.name}: a system starts from that of its own seed, but {system.init_from} has none "
                 f"with train.seed={system.train.get('seed')}; give both the same seeds, or name one of them."
             )
+        resolved[system.name] = replace(system, dependency=dependency)
+    return resolved

@@ -1,6 +1,6 @@
-"""Settings of an experiment and of its systems, with the keys, types, defaults and rules of `data` and `score`.
+"""Settings of an experiment and of its systems. The models of `data` and `score` have their keys, types and rules.
 
-`loading.py` builds and validates them. A run folder records the settings of each system, and a hash of each file that
+`loading.py` builds them. A run folder records the settings of each system, and a hash of each file that
 the system reads (`System.fingerprint`). With other settings or files, no result in the folder is reused or continued.
 """
 
@@ -9,18 +9,22 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
+from annotated_types import Predicate
 from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field, field_validator, model_validator
 from transformers import CONFIG_MAPPING
 
+from ...hub.errors import validate_names
 from ...metrics.length_buckets.scorers import EDGES, METRICS, SCORERS, TOKENIZERS
-from ...tokenizer.tokenization_posenc import NORMALIZATION_STEPS, SUBWORD_MODELS
+from ...tokenizer.tokenization_posenc import NORMALIZATION_STEPS, SUBWORD_MODELS, validate_tags
 from ...transformer.configuration_base import BaseConfig
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.atomic_io import first_difference, short_hash
 from ...utils.manifest import verified
-from ...utils.run_folder import RunPaths
+from ...utils.run_folder import NAME_RULE, RunPaths, is_valid_name
+from ..data.corpus import validate_corpus_keys, validate_corpus_tags
 from ..data.readers import (
     CorpusSpec,
     corpus_file_hashes,
@@ -31,25 +35,11 @@ from ..data.readers import (
     resolve_name_or_path,
 )
 from ..data.tasks import TASKS
-from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, in_range, one_of
-from .yaml_io import read_yaml
-
-FILES_CONSTRAINT = Constraint(
-    "two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these (one text alone is `text`)",
-    is_files_spec,
-)
-TEXT_CONSTRAINT = Constraint("one plain text or a list of these, each once, plain or compressed", is_text_spec)
-EXTRA_INSTALLED = Constraint(
-    "{}, with the extra of that name (`pip install 'hf-posenc[generator]'`)",
-    lambda given: given is None or all(map(find_spec, ("babel", "num2words"))),
-)
-CORPORA_CONSTRAINT = Constraint(
-    "a list of one corpus or more, such as [{{files: [a.de, a.en]}}, {{files: pairs.tsv}}]", bool
-)
+from .errors import Keys, KeysOf, NonNegativeInt, OneOf, PositiveInt, Text
+from .yaml_io import Section, read_yaml
 
 
-@dataclass
-class GeneratorKeys:
+class GeneratorKeys(Keys):
     """Keys of a synthetic corpus of German and English sentences.
 
     `seed`: another seed gives other sentences.
@@ -59,12 +49,19 @@ class GeneratorKeys:
 
     seed: int
     pairs: PositiveInt
-    min_words: Annotated[int, at_least(0)]
-    max_words: Annotated[int, at_least(6)]
+    min_words: NonNegativeInt
+    max_words: Annotated[int, Field(ge=6)]
+
+    @model_validator(mode="after")
+    def check_words(self) -> Self:
+        if self.min_words > self.max_words:
+            raise ValueError(
+                f"min_words must not exceed max_words, but they are {self.min_words} and {self.max_words}; swap them."
+            )
+        return self
 
 
-@dataclass
-class TaskKeys:
+class TaskKeys(Keys):
     """Keys of a corpus of an algorithmic task.
 
     `name`: the task; docs/reference/tasks.md says what each asks, and what its lengths count.
@@ -73,15 +70,44 @@ class TaskKeys:
     `min_length`, `max_length`: the lengths, all equally frequent unless the task has finitely many pairs.
     """
 
-    name: Annotated[str, one_of(TASKS)]
-    seed: Annotated[int, at_least(0)]
+    name: Annotated[str, OneOf(TASKS)]
+    seed: NonNegativeInt
     min_length: PositiveInt
     max_length: PositiveInt
     pairs: PositiveInt | None = None
 
+    @model_validator(mode="after")
+    def check_lengths(self) -> Self:
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length must not exceed max_length, but they are {self.min_length} and {self.max_length}; swap "
+                "them."
+            )
+        return self
 
-@dataclass
-class CorpusKeys:
+
+FilesOfPairs = Annotated[
+    Any,
+    Predicate(is_files_spec),
+    Field(
+        description="two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these (one text alone "
+        "is `text`)"
+    ),
+]
+PlainTexts = Annotated[
+    Any,
+    Predicate(is_text_spec),
+    Field(description="one plain text or a list of these, each once, plain or compressed"),
+]
+Generator = Annotated[
+    GeneratorKeys,
+    Predicate(lambda generator: all(map(find_spec, ("babel", "num2words")))),
+    Field(description="keys and values, with the extra of that name (`pip install 'hf-posenc[generator]'`)"),
+]
+CORPORA = "a list of one corpus or more, such as [{files: [a.de, a.en]}, {files: pairs.tsv}]"
+
+
+class CorpusKeys(Keys):
     """Keys of a corpus: one of `dataset`, `files`, `generator`, `task`, `text` and `corpora`, and what that one takes.
 
     `dataset`: a dataset's name on the Hub, or its folder, with a column `translation`; a null is an empty side.
@@ -99,67 +125,60 @@ class CorpusKeys:
     `concatenate`: this many consecutive pairs become one.
     """
 
-    dataset: NonEmptyStr | None = None
-    name: NonEmptyStr | None = None
-    split: NonEmptyStr | None = None
-    revision: NonEmptyStr | None = None
-    files: Annotated[str | list, FILES_CONSTRAINT] | None = None
-    document_ids: NonEmptyStr | None = None
+    dataset: Text | None = None
+    name: Text | None = None
+    split: Text | None = None
+    revision: Text | None = None
+    files: FilesOfPairs | None = None
+    document_ids: Text | None = None
     min_words: PositiveInt | None = None
-    generator: Annotated[Section | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
-    task: Annotated[Section | None, MappingOf(TaskKeys)] = None
-    text: Annotated[str | list, TEXT_CONSTRAINT] | None = None
-    corpora: Annotated[list[Annotated[Section, MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
-    source_language: NonEmptyStr | None = None
-    target_language: NonEmptyStr | None = None
-    source_tag: NonEmptyStr | None = None
-    target_tag: NonEmptyStr | None = None
+    generator: Generator | None = None
+    task: TaskKeys | None = None
+    text: PlainTexts | None = None
+    corpora: Annotated[list["CorpusKeys"], Field(min_length=1, description=CORPORA)] | None = None
+    source_language: Text | None = None
+    target_language: Text | None = None
+    source_tag: Text | None = None
+    target_tag: Text | None = None
     max_examples: PositiveInt | None = None
     concatenate: PositiveInt | None = None
 
+    @model_validator(mode="after")
+    def check_type(self) -> Self:
+        validate_corpus_keys([name for name in self.model_fields_set if getattr(self, name) is not None])
+        return self
 
-NormalizationSteps = Annotated[list[Annotated[str, one_of(NORMALIZATION_STEPS)]], each_once]
+
+NormalizationSteps = Annotated[
+    list[Annotated[str, OneOf(NORMALIZATION_STEPS)]],
+    Predicate(lambda steps: len(set(steps)) == len(steps)),
+    Field(description=f"a list in which each is one of {', '.join(NORMALIZATION_STEPS)}, each once"),
+]
 
 
-@dataclass
-class NormalizationKeys:
+class NormalizationKeys(Keys):
     """Keys of `data.normalize`: the steps of each side, in their order.
 
     `source`: steps of the source side: `lowercase`, and `no_punctuation`, which makes punctuation marks spaces.
     `target`: the same of the target side, references included.
     """
 
-    source: NormalizationSteps = field(default_factory=list)
-    target: NormalizationSteps = field(default_factory=list)
+    source: NormalizationSteps = []
+    target: NormalizationSteps = []
 
 
-CORPUS_SPEC = MappingOf(CorpusKeys, "a corpus, such as {{files: [train.de, train.en]}}")
-
-
-VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags", "normalize")
-
+Corpus = Annotated[CorpusSpec, KeysOf(CorpusKeys), Field(description="a corpus, such as {files: [train.de, train.en]}")]
 ConcatenationSizes = Annotated[
     list[PositiveInt],
-    Constraint("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks))),
+    Predicate(lambda sizes: 0 < len(sizes) == len(set(sizes))),
+    Field(description="different whole numbers from 1 on, such as [1, 2]"),
 ]
-test_sets_by_name = Constraint("test sets by their names, such as {{news: {{files: [news.de, news.en]}}}}", bool)
-ascending = Constraint(
-    "a list of ascending whole numbers from 1 on, such as [25, 50]",
-    lambda edges: bool(edges) and all(low < high for low, high in pairwise([0, *edges])),
-)
-# Keys of `score` that another score needs no other translations for.
-SCORING_KEYS = (
-    "bucket_edges", "metrics", "bootstrap_samples", "bertscore_model", "bertscore_num_layers", "bleu_tokenize",
-)  # fmt: skip
-OTHER_METRICS = [name for name in SCORERS if name != "bleu"]
-includes_bleu = Constraint(
-    f"a list of bleu, which the figures show, and others of {', '.join(OTHER_METRICS)}, each once",
-    lambda names: "bleu" in names and len(names) == len(set(names)),
-)
+Language = Annotated[str, Predicate(is_valid_name), Field(description=NAME_RULE)]
+VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags", "normalize")
+EXAMPLE = "{text: [train.txt]}"  # of a corpus of plain text
 
 
-@dataclass(frozen=True)
-class DataSettings:
+class DataSettings(Keys):
     """Corpora, vocabulary and length filter. Lengths are in subwords and hold for both sides.
 
     With plain text (`train: {text: [...]}`) `max_length` is the length of a block in tokens. Keys of pairs are refused.
@@ -184,34 +203,120 @@ class DataSettings:
     `license`: licence of the training data for the model card, by the Hub's name (cc-by-4.0) or as free text.
     """
 
-    source_language: NonEmptyStr
-    target_language: NonEmptyStr
-    train: Annotated[CorpusSpec, CORPUS_SPEC]
-    test: Annotated[dict[str, Annotated[CorpusSpec, CORPUS_SPEC]], test_sets_by_name]
-    validation: Annotated[CorpusSpec | None, CORPUS_SPEC] = None
-    data_dir: NonEmptyStr | None = None
+    source_language: Language
+    target_language: Language
+    train: Corpus
+    test: Annotated[
+        dict[str, Corpus],
+        Field(min_length=1, description="test sets by their names, such as {news: {files: [news.de, news.en]}}"),
+    ]
+    validation: Corpus | None = None
+    data_dir: Text | None = None
     vocab_size: PositiveInt = 8000
     joint_vocabulary: bool = True
-    subwords: Annotated[str, one_of(SUBWORD_MODELS)] = "bpe"
-    tokenizer: NonEmptyStr | None = None
-    tags: list[NonEmptyStr] = field(default_factory=list)
-    normalize: Annotated[dict[str, Any], MappingOf(NormalizationKeys)] = field(default_factory=dict)
+    subwords: Annotated[str, OneOf(SUBWORD_MODELS)] = "bpe"
+    tokenizer: Text | None = None
+    tags: list[Text] = []
+    normalize: Annotated[dict[str, list[str]], KeysOf(NormalizationKeys)] = {}
     max_length: PositiveInt | None = None
-    min_length: Annotated[int, at_least(0)] | None = None
-    concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
+    min_length: NonNegativeInt | None = None
+    concatenate: ConcatenationSizes = [1]
     balance_lengths: PositiveInt | None = None
-    allow_overlap: list[NonEmptyStr] = field(default_factory=list)
-    license: NonEmptyStr | None = None
-    language: NonEmptyStr | None = None
+    allow_overlap: list[Text] = []
+    license: Text | None = None
+    language: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def use_one_language(cls, section: object) -> object:
+        """The section with the language of plain text as that of both sides."""
+        if not isinstance(section, dict) or not isinstance(section.get("train"), dict):
+            return section
+        language, sides = section.get("language"), ("source_language", "target_language")
+        if section["train"].get("text") is None:
+            if language is None:
+                return section
+            raise ValueError(
+                "data.language is that of plain text, but data.train has pairs; write source_language and "
+                f"target_language, or train on {EXAMPLE}."
+            )
+        if language is None:
+            raise ValueError("data needs language; add it, such as language: en, under `data:`.")
+        others = [side for side in sides if section.get(side) not in (None, language)]
+        if others:
+            raise ValueError(f"plain text has one language, but {' and '.join(others)} is given; write language.")
+        return section | dict.fromkeys(sides, language)
+
+    @field_validator("tags")
+    @classmethod
+    def check_tags(cls, tags: list[str]) -> list[str]:
+        validate_tags(tags)
+        return tags
+
+    @model_validator(mode="after")
+    def check_corpora(self) -> Self:
+        for key, corpus in self.corpora.items():
+            if message := wrong_corpus_type(corpus, is_text=self.is_text):
+                raise ValueError(f"{key} {message}")
+            validate_corpus_tags(corpus, key, self.tags, is_test=key.startswith("data.test."))
+        validate_names(self.allow_overlap, (*self.test, "validation"), "data.allow_overlap")
+        return self
+
+    @model_validator(mode="after")
+    def check_lengths(self) -> Self:
+        if self.min_length and self.max_length and self.min_length > self.max_length:
+            raise ValueError(
+                f"no pair can be at least min_length={self.min_length} and at most max_length={self.max_length} "
+                "subwords long; make min_length the smaller one."
+            )
+        if self.concatenate != [1] and "concatenate" in self.train:
+            raise ValueError(
+                f"data.concatenate={self.concatenate} and data.train.concatenate={self.train['concatenate']} must not "
+                "both be set, for both concatenate training pairs; leave one out."
+            )
+        return self
 
     @property
     def is_text(self) -> bool:
         """Whether the corpora are plain text, not pairs."""
         return self.train.get("text") is not None
 
+    @property
+    def corpora(self) -> dict[str, CorpusSpec]:
+        """All corpora, by their keys."""
+        tests = {f"data.test.{name}": corpus for name, corpus in self.test.items()}
+        validation = {"data.validation": self.validation} if self.validation else {}
+        return {"data.train": self.train} | tests | validation
 
-@dataclass(frozen=True)
-class ScoreSettings:
+
+def wrong_corpus_type(corpus: CorpusSpec, *, is_text: bool) -> str | None:
+    """The error of pairs where the training corpus is plain text, or of plain text where it has pairs."""
+    specs = [corpus, *(corpus.get("corpora") or [])]
+    if is_text and corpus.get("text") is None:
+        return (
+            f"must be plain text as data.train is, but it holds {', '.join(corpus)}; write {EXAMPLE}, or train on "
+            "pairs."
+        )
+    if not is_text and any(spec.get("text") is not None for spec in specs):
+        return (
+            "must have pairs as data.train has, but it is plain text; write for example {files: [test.de, test.en]}, "
+            "or train on plain text alone."
+        )
+    return None
+
+
+# Keys of `score` that another score needs no other translations for.
+SCORING_KEYS = (
+    "bucket_edges", "metrics", "bootstrap_samples", "bertscore_model", "bertscore_num_layers", "bleu_tokenize",
+)  # fmt: skip
+OTHER_METRICS = ", ".join(name for name in SCORERS if name != "bleu")
+
+
+def are_ascending(edges: list[int]) -> bool:
+    return bool(edges) and all(low < high for low, high in pairwise([0, *edges]))
+
+
+class ScoreSettings(Keys):
     """How test sets are translated and scored; plain text is scored by perplexity, whatever `metrics` says.
 
     `bucket_edges`: upper bounds of the length buckets, in source subwords; with plain text, context lengths in tokens.
@@ -229,30 +334,33 @@ class ScoreSettings:
     `stride`: with plain text, how far a sliding window moves, in tokens; half of `data.max_length` if left out.
     """
 
-    bucket_edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
-    metrics: Annotated[list[Annotated[str, one_of(SCORERS)]], includes_bleu] = field(
-        default_factory=lambda: list(METRICS)
-    )
-    concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
-    num_beams: Annotated[int, in_range(1, 1000)] = 5
+    bucket_edges: Annotated[
+        list[int],
+        Predicate(are_ascending),
+        Field(description="a list of ascending whole numbers from 1 on, such as [25, 50]"),
+    ] = list(EDGES)
+    metrics: Annotated[
+        list[Annotated[str, OneOf(SCORERS)]],
+        Predicate(lambda names: "bleu" in names and len(names) == len(set(names))),
+        Field(description=f"a list of bleu, which the figures show, and others of {OTHER_METRICS}, each once"),
+    ] = list(METRICS)
+    concatenate: ConcatenationSizes = [1]
+    num_beams: Annotated[int, Field(ge=1, le=1000)] = 5
     max_new_tokens: PositiveInt | None = None
     batch_size: PositiveInt = 32
-    max_per_bucket: Annotated[int, at_least(2)] | None = None
-    bootstrap_samples: Annotated[int, in_range(100, 10**6)] = 1000
-    bertscore_model: NonEmptyStr | None = None
+    max_per_bucket: Annotated[int, Field(ge=2)] | None = None
+    bootstrap_samples: Annotated[int, Field(ge=100, le=10**6)] = 1000
+    bertscore_model: Text | None = None
     bertscore_num_layers: PositiveInt | None = None
-    bleu_tokenize: Annotated[str, one_of(TOKENIZERS)] = TOKENIZERS[0]
+    bleu_tokenize: Annotated[str, OneOf(TOKENIZERS)] = TOKENIZERS[0]
     max_context: PositiveInt | None = None
     stride: PositiveInt | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
 
     @property
     def translation_settings(self) -> dict[str, object]:
         """The settings that saved translations depend on: all but those of metrics, intervals and buckets. The buckets
         count if pairs were sampled by them."""
-        settings = asdict(self)
+        settings = self.model_dump()
         for name in SCORING_KEYS:
             if name != "bucket_edges" or self.max_per_bucket is None:
                 del settings[name]
@@ -272,9 +380,6 @@ class ScoreSettings:
 # What plain text is scored by: each position of the longest context, windows of each length read at once, and the same
 # read by a sliding window of the training length.
 TEXT_SCORES = ("position", "whole", "sliding")
-PublishedScores = Annotated[
-    dict[str, float | list[float | None] | None], Constraint("scores by their metrics, {{bleu: 31.7}}", bool)
-]
 
 
 @dataclass(frozen=True)
@@ -323,16 +428,17 @@ class System:
     def settings(self) -> Section:
         """The settings that a run folder records. `data_dir` and `allow_overlap` are left out because they change no
         result."""
-        data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
+        data = {key: value for key, value in self.data.model_dump().items() if key not in ("data_dir", "allow_overlap")}
         rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
-        settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
+        settings = {"data": data, "model": self.model, "train": self.train, "score": self.score.model_dump()}
         return settings | {key: value for key, value in rest.items() if value is not None}
 
     @classmethod
     def from_saved(cls, name: str, base_name: str, saved: Section) -> "System":
         """The system of saved settings. Settings newer than the run have their defaults."""
         segment = Segmentation(**saved["segment"]) if "segment" in saved else None
-        data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+        data = DataSettings.model_construct(**saved["data"])
+        score = ScoreSettings.model_construct(**saved["score"])
         return cls(name, base_name, data, score, saved["model"], saved["train"], saved.get("init_from"), segment)
 
     @classmethod
@@ -387,8 +493,8 @@ class System:
         Settings at their defaults are left out, so that a new setting changes no hash.
         """
         settings, data = self.settings(), self.data
-        for name, default in asdict(DataSettings("", "", {}, {})).items():
-            if settings["data"].get(name) == default or name in ("test", "license"):
+        for name, field_info in DataSettings.model_fields.items():
+            if settings["data"].get(name) == field_info.default or name in ("test", "license"):
                 settings["data"].pop(name, None)
         del settings["score"]
         files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in (data.train, data.validation or {})]
@@ -438,8 +544,13 @@ class System:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 
-@dataclass(frozen=True)
-class ReferenceTable:
+PublishedScores = Annotated[
+    dict[str, float | list[float | None] | None],
+    Field(min_length=1, description="scores by their metrics, {bleu: 31.7}"),
+]
+
+
+class ReferenceTable(Keys):
     """A published table, shown below the run's own.
 
     `source`: the publication, as the table names it.
@@ -448,12 +559,10 @@ class ReferenceTable:
     `num_pairs`: number of pairs in each bucket of the publication.
     """
 
-    source: NonEmptyStr
-    test: NonEmptyStr
-    rows: Annotated[dict[str, PublishedScores], Constraint("rows by the names of systems", bool)]
-    num_pairs: Annotated[
-        list[int] | None, Constraint("a list with the number of pairs of each group", lambda n: True)
-    ] = None
+    source: Text
+    test: Text
+    rows: Annotated[dict[str, PublishedScores], Field(min_length=1, description="rows by the names of systems")]
+    num_pairs: Annotated[list[int], Field(description="a list with the number of pairs of each group")] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,21 @@
-"""YAML input and output: bounded, without Python objects, with errors that name the file.
+"""YAML files: read, merge over the files that they extend, change by overrides of the command line, and write.
 
 PyYAML reads YAML 1.1, in which `010` is 8, `1:30` is 90, `no` is False, `3e-4` is text and `2020-13-45` raises. Here
 scalars are those of YAML 1.2's core schema: `010` is 10, `3e-4` a number, dates and `no` are text. Keys are text as
-typed. `<<` still merges. A duplicate key is an error. Sizes are bounded; aliases count each time they are used.
+typed. `<<` still merges. A duplicate key is an error.
 
 ruamel.yaml was tried (2026-11, version 0.19). It reads all 68 configs alike and refuses duplicate keys. But dates,
-`1_000` and keys such as `1` do not remain text, and it has no bounds. It would replace 25 of these lines.
+`1_000` and keys such as `1` do not remain text. It would replace 25 of these lines.
+
+Composition does not use the meaning of keys, with two exceptions. A corpus or a model of another type replaces the one
+below it. And `rope_parameters` of another `rope_type` keep what all types have of those below. OmegaConf was tried. It
+needs as much code around it: it reads `no` as False, merges corpora of two types into one, accepts an override without
+a value, and interprets `${` and `???` in values.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +23,14 @@ from typing import Any, ClassVar
 import yaml
 from yaml.constructor import ConstructorError
 
+from ...transformer.configuration_encodings import COMMON_ROPE_KEYS
+from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.text_io import JsonObject
+from ..data.corpus import CORPUS_TYPES
+from ..data.readers import expand_home
+from .errors import format_value
 
-MAX_BYTES = 2**22
-MAX_NODES = 50_000  # keys and values, those behind an alias counted each time
-MAX_DEPTH = 50
-MAX_DIGITS = 40
+Section = JsonObject  # of a config file
 
 TAG = "tag:yaml.org,2002:"
 BOOLEANS = {"true": True, "false": False}
@@ -49,28 +57,6 @@ class Loader(yaml.SafeLoader):
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
     }
-    nodes = depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node:
-        """A node with `expanded_size`: its number of nodes and levels with aliases expanded, both within bounds."""
-        mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
-        self.nodes, self.depth = self.nodes + 1, self.depth + 1
-        if self.depth > MAX_DEPTH:
-            raise ConstructorError(None, None, f"it is nested more than {MAX_DEPTH} deep", mark)
-        node: Any = super().compose_node(parent, index)
-        self.depth -= 1
-        if is_alias and not hasattr(node, "expanded_size"):
-            raise ConstructorError(None, None, "an alias stands in what it names", mark)
-        if not is_alias:
-            children = [] if isinstance(node, yaml.ScalarNode) else node.value
-            child_nodes = [child for part in children for child in (part if isinstance(part, tuple) else (part,))]
-            sizes = [getattr(child, "expanded_size", (1, 1)) for child in child_nodes]
-            node.expanded_size = 1 + sum(size for size, _ in sizes), 1 + max((levels for _, levels in sizes), default=0)
-        if max(node.expanded_size[0], self.nodes) > MAX_NODES:
-            raise ConstructorError(None, None, f"it unfolds to more than {MAX_NODES:,} keys and values", mark)
-        if node.expanded_size[1] > MAX_DEPTH:
-            raise ConstructorError(None, None, f"its aliases nest more than {MAX_DEPTH} deep", mark)
-        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping node whose keys are texts as typed, without duplicates."""
@@ -94,8 +80,6 @@ class Loader(yaml.SafeLoader):
         pattern, _, value = CORE_SCHEMA[type_name := node.tag.removeprefix(TAG)]
         if not isinstance(node, yaml.ScalarNode) or not re.fullmatch(pattern, node.value):
             raise ConstructorError(None, None, f"this is no {type_name}", node.start_mark)
-        if type_name == "int" and len(node.value) > MAX_DIGITS:
-            raise ConstructorError(None, None, f"found a number of {len(node.value)} digits", node.start_mark)
         return value(node.value)
 
 
@@ -130,15 +114,10 @@ for type_name, (pattern, first_characters, _) in CORE_SCHEMA.items():
 def read_yaml(path: Path, file_description: str) -> JsonObject:
     """The mapping in a YAML file, empty for an empty file. Errors begin with `file_description`, such as "A config
     file", and name the file."""
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(
-            f"{file_description} has at most {MAX_BYTES // 2**20} MiB, but {path} has more; name another file."
-        )
     try:
         with one_line_errors():
-            data = Loader(content.decode("utf-8-sig")).get_single_data()
+            data = Loader(path.read_bytes().decode("utf-8-sig")).get_single_data()
+            json.dumps(data)  # a ValueError for a list that holds itself
     except ValueError as error:
         raise ValueError(f"{file_description} must be YAML in UTF-8, but {path} is not: {error}.") from None
     if not isinstance(data, dict | None):
@@ -169,6 +148,8 @@ def one_line_errors() -> Iterator[None]:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(position + ", ".join(filter(None, (error.context, error.problem)))) from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # an invalid character, a %YAML version of 5000 digits
         raise ValueError(" ".join(str(error).split())) from None
 
@@ -176,3 +157,90 @@ def one_line_errors() -> Iterator[None]:
 def dump_yaml(content: object) -> str:
     """Text that `read_yaml` and PyYAML read alike, keys in their order."""
     return yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+
+
+SECTIONS = ("data", "model", "train", "score")
+MAX_EXTENDS_DEPTH = 50  # files in a chain of `extends`
+
+
+def read_config_file(path: Path) -> Section:
+    """A YAML file merged over the files that it `extends`. Of several, each is merged over the one before it."""
+    return resolve_extends(path, {}, ())
+
+
+def resolve_extends(path: Path, resolved_files: dict[Path, Section], extended_by: tuple[Path, ...]) -> Section:
+    """Implements `read_config_file`. `resolved_files` caches files that have been read, and `extended_by` is the chain
+    of files that extend this one."""
+    if (resolved := path.resolve()) in resolved_files:
+        return resolved_files[resolved]
+    chain = (*extended_by, resolved)
+    if resolved in extended_by or len(chain) > MAX_EXTENDS_DEPTH:
+        names = " extends ".join(str(file) for file in chain[-3:])
+        raise ValueError(
+            f"A config file must not extend itself, nor over more than {MAX_EXTENDS_DEPTH} files, but {names}; "
+            "take one of the `extends:` out."
+        )
+    try:
+        content = read_yaml(path, "A config file")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"A config file must exist, but there is none at {path}; correct the path.") from None
+    extends = content.pop("extends", None) or []
+    parents = [extends] if isinstance(extends, str) else extends
+    are_names = isinstance(parents, list) and all(isinstance(parent, str) for parent in parents)
+    if not are_names or len(set(parents)) < len(parents):
+        raise ValueError(
+            f"`extends` must be a file's name or a list of such, each once, but in {path} it is "
+            f"{format_value(extends)}; write the name of each file."
+        )
+    base: Section = {}
+    for parent in parents:
+        base = merge(base, resolve_extends(path.parent / expand_home(parent), resolved_files, chain))
+    resolved_files[resolved] = merge(base, content)
+    return resolved_files[resolved]
+
+
+def merge(base: Section, override: Section) -> Section:
+    """Merge two mappings key by key. A mapping of another type, and any value that is no mapping, replaces the old
+    value. An empty section changes nothing, because all its lines may be commented out."""
+    if is_different_type(base, override):
+        return dict(override)
+    if override.get("rope_type", base.get("rope_type")) != base.get("rope_type"):
+        base = {key: base[key] for key in COMMON_ROPE_KEYS if key in base}
+    merged = dict(base)
+    for key, value in override.items():
+        if value is None and key in SECTIONS and isinstance(merged.get(key), Mapping):
+            continue
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def is_different_type(base: Section, override: Section) -> bool:
+    """Whether `override` is a corpus or a model of another type than `base`, so that its keys do not apply."""
+    if corpus_types := CORPUS_TYPES.keys() & override.keys():
+        return not corpus_types & base.keys()
+    return "model_type" in override and override["model_type"] != base.get("model_type", PosEncConfig.model_type)
+
+
+def parse_override(override: str) -> Section:
+    """The mapping of an override `dotted.key=value`, as a config file would contain it."""
+    dotted, equals, value = override.partition("=")
+    keys = dotted.split(".")
+    if not equals or not all(keys):
+        raise ValueError(
+            f"An override is written dotted.key=value, but it is {override!r}; write for example num_parallel=2."
+        )
+    if keys[0] == "extends":
+        raise ValueError(
+            f"`extends` belongs in a config file, but it is given as {override!r}; write a file that holds `extends: "
+            "[...]` and give that one's name."
+        )
+    try:
+        nested: Section = {keys[-1]: parse_value(value)}
+    except ValueError as error:
+        raise ValueError(
+            f"An override's value in brackets or quotes is YAML, but that of {override!r} is not: {error}."
+        ) from None
+    for key in reversed(keys[:-1]):
+        nested = {key: nested}
+    return nested

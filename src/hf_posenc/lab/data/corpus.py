@@ -142,7 +142,7 @@ def load_pairs(
     folder: str | None = None,
     separator: str = " ",
 ) -> Dataset:
-    """The pairs of a corpus, in order. `corpus_spec` has passed `validate_corpus_spec`; `CorpusKeys` describes it.
+    """The pairs of a corpus, in order. `CorpusKeys` describes and validates `corpus_spec`.
 
     Files are relative to `folder`. The languages of the result are the arguments; those of `corpus_spec`, if it has
     any, are the names in its files. `max_examples: n` keeps the first n pairs, before they are concatenated.
@@ -318,30 +318,23 @@ def concatenate_rows(rows: list[Texts], separator: str) -> Texts:
     return texts
 
 
-def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
-    """Raise a ValueError for keys of a corpus that contradict each other. `key` is the corpus's key in the config."""
-    present = {field: value for field, value in corpus_spec.items() if value is not None}
-    types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in present]
+def validate_corpus_keys(keys: Collection[str]) -> None:
+    """Raise a ValueError for keys of a corpus that contradict each other."""
+    types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in keys]
     if len(types) != 1:
         raise ValueError(
-            f"{key}: a description of data holds exactly one of {', '.join(CORPUS_TYPES)}, but it holds "
+            f"a description of data holds exactly one of {', '.join(CORPUS_TYPES)}, but it holds "
             f"{' and '.join(types) or 'none'}: write for example {{files: [train.de, train.en]}}"
         )
     [corpus_type] = types
     known = [corpus_type, *CORPUS_TYPES[corpus_type]]
     if corpus_type != "text":
         known += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
-    validate_names(present, known, f"{key}: a description of data ({', '.join(known)})")
-    document_keys = [field for field in ("document_ids", "min_words") if field in present]
+    validate_names(keys, known, f"a description of data ({', '.join(known)})")
+    document_keys = [key for key in ("document_ids", "min_words") if key in keys]
     if corpus_type == "files" and len(document_keys) == 1:
         missing = "min_words" if document_keys == ["document_ids"] else "document_ids"
-        raise ValueError(f"{key}: `document_ids` and `min_words` belong together, but {missing!r} is missing: add it")
-    for bounded_type, lower, upper in (("generator", "min_words", "max_words"), ("task", "min_length", "max_length")):
-        bounds = present.get(bounded_type)
-        if bounds is not None and bounds[lower] > bounds[upper]:
-            raise ValueError(f"{key}.{bounded_type}: {lower} must not exceed {upper}, but it is {bounds}; swap them.")
-    for number, spec in enumerate(present.get("corpora", [])):
-        validate_corpus_spec(spec, f"{key}.corpora[{number}]")
+        raise ValueError(f"`document_ids` and `min_words` belong together, but {missing!r} is missing: add it")
 
 
 TagPair = tuple[str | None, str | None]

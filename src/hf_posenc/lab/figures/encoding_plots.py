@@ -27,7 +27,7 @@ from ..analysis.probes import (
     value_vectors,
 )
 from ..analysis.probes import wavelengths as wavelengths_of
-from ..config.composition import merge, parse_override
+from ..config.yaml_io import merge, parse_override
 from .style import LazyFigure, save_figure
 from .vector_plots import (
     all_equal,

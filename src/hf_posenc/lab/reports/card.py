@@ -23,7 +23,6 @@ import yaml
 from datasets import load_from_disk
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
-from transformers.trainer_utils import HubStrategy
 
 from ...alignments.registry import get_alignment
 from ...encodings.base import Reference
@@ -208,7 +207,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None, lic
     if licence is not None:
         if not licence.strip():
             raise ValueError("A licence must be a name such as cc-by-4.0, but it is empty. Name it or leave it out.")
-        run = replace(run, data=replace(run.data, license=licence))
+        run = replace(run, data=run.data.model_copy(update={"license": licence}))
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
         rows = translated_pairs(run_folder, system, run)
@@ -415,11 +414,6 @@ def validate_repositories(arguments: Mapping[str, TrainingArguments]) -> None:
     for name, args in arguments.items():
         if not args.push_to_hub:
             continue
-        if args.hub_strategy not in (HubStrategy.EVERY_SAVE, HubStrategy.END):
-            raise ValueError(
-                "train.hub_strategy must be every_save or end, because a whole checkpoint holds paths of this machine, "
-                f"but it is {args.hub_strategy.value!r}; leave it out, and keep checkpoints in a place of your own."
-            )
         repository = args.hub_model_id
         if (owner := owner_by_repository.setdefault(repository, name)) != name:
             raise ValueError(

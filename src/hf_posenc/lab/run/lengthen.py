@@ -22,10 +22,8 @@ from ...metrics.loading import load_translation_audit
 from ...transformer.configuration_posenc import PosEncConfig
 from ...utils.atomic_io import atomic_write
 from ...utils.run_folder import ReportPaths
-from ..config.composition import merge, parse_override
 from ..config.loading import parse_experiment
-from ..config.schema import Section
-from ..config.yaml_io import dump_yaml
+from ..config.yaml_io import Section, dump_yaml, merge, parse_override
 from ..reports.audit import count_rows
 from ..reports.report import write_report
 from ..results.aggregation import aggregate

@@ -6,7 +6,7 @@ same command completes: the settings of a system are written after its scores.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 from ...utils.atomic_io import exclusive_lock
 from ...utils.manifest import verified, write_file
 from ...utils.run_folder import RunPaths, SystemPaths
-from ..config.schema import validate_fields
+from ..config.errors import parse
+from ..config.loading import bertscore_error
 from ..config.settings import Experiment, ReferenceTable, ScoreSettings, System
-from ..config.validation import validate_score
 from ..config.yaml_io import dump_yaml, read_yaml
 from ..reports.card import write_card
 from ..results.aggregation import bucket_scores, scores_by_length
@@ -65,7 +65,9 @@ def saved_experiment(folder: Path, results: RunResults) -> Experiment:
     if published is not None:
         rows = {row: dict(scores) for row, scores in published.rows.items()}
         num_pairs = None if published.num_pairs is None else list(published.num_pairs)
-        table = ReferenceTable(published.source, published.test, rows, num_pairs)  # type: ignore[arg-type]
+        table = ReferenceTable.model_construct(
+            source=published.source, test=published.test, rows=rows, num_pairs=num_pairs
+        )
     return Experiment(
         name=folder.name,
         output_dir=folder.parent,
@@ -98,10 +100,10 @@ def changed_system(system: System, changes: Mapping[str, Any], metrics: Sequence
             "it by train.py, in a run of another name."
         )
     added = [metric for metric in dict.fromkeys(metrics) if metric not in system.score.metrics]
-    section = asdict(system.score) | dict(changes) | {"metrics": [*system.score.metrics, *added]}
-    validate_fields(section, ScoreSettings, "score")
-    score = ScoreSettings(**section)
-    validate_score(system.name, score)
+    section = system.score.model_dump() | dict(changes) | {"metrics": [*system.score.metrics, *added]}
+    score = parse(ScoreSettings, section, "score")
+    if error := bertscore_error(score):
+        raise ValueError(f"systems.{system.name}: {error}")
     if score.translation_settings != system.score.translation_settings:
         raise ValueError(
             f"Other buckets need all pairs of a test set, but {system.name} has translated at most "
@@ -144,4 +146,4 @@ def save_score_settings(paths: SystemPaths, score: ScoreSettings) -> None:
     """Write the section `score` into a system's settings."""
     with verified(paths.settings):
         saved = read_yaml(paths.settings, "The settings of a run")
-    write_file(paths.settings, dump_yaml(saved | {"score": asdict(score)}))
+    write_file(paths.settings, dump_yaml(saved | {"score": score.model_dump()}))

@@ -13,8 +13,8 @@ from ...utils.atomic_io import atomic_write, first_difference
 from ...utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
 from ...utils.run_folder import RunPaths
 from ..config.init_from import INIT_FROM_RULE
-from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
+from ..config.yaml_io import Section
 from ..data.readers import CorpusSpec, corpus_file_hashes, resolve_name_or_path
 from ..data.tasks import generate_task_pairs
 from ..data.tokenization import (
