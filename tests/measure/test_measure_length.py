@@ -54,11 +54,13 @@ def test_an_encoder_is_refused() -> None:
         call(model=model)
 
 
+@pytest.mark.full
 def test_default_lengths() -> None:
     report = call(lengths=None)  # a claimed length of 128, and documents of 256 tokens
     assert report.numbers["lengths"] == [64, 128, 256]
 
 
+@pytest.mark.full
 def test_a_stopped_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is saved is not measured again; the report of a resumed call is that of one call."""
     calls: list[tuple[str, int]] = []
@@ -83,6 +85,7 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{"trials": 2}, {"model": copy_model(32)}, {"lengths": [32, 64]}])
 def test_a_folder_of_another_measurement_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
     call(output=tmp_path)
@@ -122,6 +125,7 @@ def save_llama(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_the_command_prints_and_saves_the_report(tmp_path: Path) -> None:
     save_llama(tmp_path / "model")
     for number, text in enumerate(DOCUMENTS):

@@ -18,6 +18,7 @@ from hf_posenc import PosEncCausalConfig, PosEncForCausalLM
 from hf_posenc.measure.measure import measure_length
 from hf_posenc.measure.report import LengthReport, reach
 
+LONGER = pytest.param(128, marks=pytest.mark.full)
 TEXTS = periodic_texts(LENGTHS[-1])
 SMALL = {"vocab_size": vocabulary(), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -26,7 +27,7 @@ def measured(model: PreTrainedModel) -> LengthReport:
     return measure_length(model, character_tokenizer(), TEXTS, LENGTHS, max_blocks=16, trials=1, progress=False)
 
 
-@pytest.mark.parametrize("window", [64, 128])
+@pytest.mark.parametrize("window", [64, LONGER])
 def test_a_model_that_copies_within_a_window_by_construction(window: int) -> None:
     report = measured(copy_model(window))
     assert report.numbers["useful_length"] == window
@@ -38,7 +39,7 @@ def test_a_model_that_copies_within_a_window_by_construction(window: int) -> Non
     assert report.verdict == "; ".join([*expected, f"key-value above 90 % up to {window}"])
 
 
-@pytest.mark.parametrize("window", [32, 64, 128])
+@pytest.mark.parametrize("window", [64, LONGER])
 def test_a_model_of_ours_with_a_window(window: int) -> None:
     """Its second layer copies from tokens of the window."""
     report = measured(induction_model("t5+window", window_size=window))
@@ -49,6 +50,7 @@ def test_a_model_of_ours_with_a_window(window: int) -> None:
     assert record["first_tokens"] < 1e-6
 
 
+@pytest.mark.full
 def test_a_model_of_ours_without_a_window() -> None:
     report = measured(induction_model("t5"))
     assert report.numbers["useful_length"] == reach(report.numbers["accuracies"]["copying"]) == LENGTHS[-1]

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import evaluate
 import pytest
 import torch
+import yaml
 from support.family_models import tiny_family
 from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer
 from support.marian_models import tiny_marian
+from support.measured import character_tokenizer, periodic_texts, vocabulary
 from support.models import tiny_model
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from hf_posenc import StreamingTranslator
+from hf_posenc import StreamingTranslator, measure_length
 from hf_posenc.lab.data.synthetic import LANGUAGES, generate_pairs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,7 +50,7 @@ PARAGRAPHS = ["Ein Hund. Zwei Kinder ", "im Schnee ", "Ein Kinder im Schnee. ", 
 # Runs the example, and kills it at the end of that paragraph, before it is written.
 KILLED = """
 import os, runpy, signal, sys
-from hf_posenc import StreamingTranslator
+from hf_posenc import StreamingTranslator, measure_length
 finish, left = StreamingTranslator.finish, [int(sys.argv.pop(1))]
 def finish_or_kill(self):
     left[0] -= 1
@@ -165,3 +168,40 @@ def test_a_language_model_script_learns_and_measures_positions_beyond_training(t
     assert all(perplexity < 100 for perplexity in perplexities[:2]), lines
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.position_encoding_type == "alibi"
+
+
+@pytest.mark.full
+def test_the_measurement_of_usable_length_has_the_numbers_of_the_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    texts = periodic_texts(64, per_period=1)
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=vocabulary(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    model.save_pretrained(tmp_path)
+    character_tokenizer().save_pretrained(tmp_path)
+    measurement = evaluate.load(str(EXAMPLES / "usable_length.py"))
+    options = {"lengths": [32, 64], "trials": 1, "progress": False}
+    result = measurement.compute(data=texts, model_id=str(tmp_path), **options)
+    report = measure_length(model.eval(), character_tokenizer(), texts, **options)
+    assert result["verdict"] == str(report)
+    assert result["loss_by_context"] == report.numbers["loss_by_context"]
+
+
+def test_tasks_of_lm_eval_are_as_long_as_they_say(subtests):
+    """Their files, read without lm-evaluation-harness; each metric is that of a length."""
+    module = runpy.run_path(str(EXAMPLES / "lm_eval" / "length_tasks.py"))
+    folder = EXAMPLES / "lm_eval"
+    group = yaml.safe_load((folder / "hf_posenc_length.yaml").read_text())
+    metrics = [f"length_{length}" for length in module["LENGTHS"]]
+    assert [metric["metric"] for metric in group["aggregate_metric_list"]] == metrics
+    tasks = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml")) if path.stem != group["group"]]
+    assert sorted(task["task"] for task in tasks) == sorted(group["task"])
+    for task in tasks:
+        with subtests.test(task["task"]):
+            dataset = module["make_dataset"](**task["metadata"], inputs=2)
+            assert [document["length"] for document in dataset["test"]] == sorted([*module["LENGTHS"]] * 2)
+            for document in dataset["test"]:
+                assert module["score"](document, [f" {document['answer']}\nInput:"]) == {
+                    f"length_{document['length']}": 1.0
+                }
+                assert module["score"](document, [""]) == {f"length_{document['length']}": 0.0}
