@@ -57,12 +57,18 @@ def objection_to_config(config: PreTrainedConfig) -> str | None:
         return "has cross-attention"
     if config.get_text_config() is not config:
         return "has several parts, each with its own config"
-    missing = [
-        name for name in ("hidden_size", "num_attention_heads", "num_hidden_layers") if not hasattr(config, name)
-    ]
-    if missing:
-        return f"has no {', '.join(missing)} in its config"
+    needed = ("hidden_size", "num_attention_heads", "num_hidden_layers")
+    if missing := [name for name in needed if not has_field(config, name)]:
+        return f"has no {', '.join(missing)} of all layers in its config"
     return None
+
+
+def has_field(config: PreTrainedConfig, name: str) -> bool:
+    """Whether a config has a value that holds for all layers; one that differs by layer raises an error."""
+    try:
+        return getattr(config, name, None) is not None
+    except Exception:
+        return False
 
 
 def objection_to_host(model: PreTrainedModel) -> str | None:
@@ -96,8 +102,6 @@ def small_fields(config: PreTrainedConfig) -> dict[str, Any]:
     for name, value in fields.items():
         if isinstance(value, list) and len(value) == num_layers:
             fields[name] = [value[layer] for layer in layers]
-        elif isinstance(value, dict):
-            fields[name] = {key: entry for key, entry in value.items() if not isinstance(key, int) or key in layers}
         elif re.fullmatch(r".*(num_key_value_heads|num_kv_heads|multi_query_group_num)", name):
             fields[name] = 4 if value in (None, heads) else min(value, 2)
         elif value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
