@@ -32,9 +32,10 @@ def measure_length(
     """Measure the length that a language model can use, and return a report; `str` of it is the verdict.
 
     `model` is decoder-only, any class of transformers or of this package, with its `tokenizer`; `texts` are documents.
-    At each of `lengths`, in tokens, are measured: the loss by position, the gain of more context on the same tokens, copying a random string,
-    retrieval of a sentence and of a value by depth, repetition in greedy generation, and attention by distance. Default
-    lengths are powers of two from 128 to twice the length of the config, as far as the texts reach.
+    At each of `lengths`, in tokens, are measured: the loss by position, the gain of more context on the same tokens,
+    copying a random string, retrieval of a sentence and of a value by depth, repetition in greedy generation, and
+    attention by distance. Default lengths are powers of two from 128 to twice the length of the config, as far as the
+    texts reach.
 
     `max_blocks`: blocks of the longest length that are scored. `trials`: random inputs for each length and depth, and
     blocks that are continued. `output`: a folder for report.json, report.md and report.png; each part is saved in it
