@@ -57,7 +57,7 @@ SIZES = {
     "no encoding": (PosEncConfig(position_encoding_type="none"), 11, 5300),
     "a sum": (PosEncConfig(position_encoding_type="relative+window"), 13, 6250),
     "fertility": (PosEncConfig(alignment_type="fertility", **ALIGNED), 11, 5900),
-    "recurrent": (PosEncConfig(alignment_type="recurrent", **ALIGNED), 11, 5700),
+    "recurrent": (PosEncConfig(alignment_type="recurrent", **ALIGNED), 11, 5750),
     "decoder-only": (PosEncCausalConfig(position_encoding_type="relative"), 12, 4650),
     "RNN-NMT": (RnnNmtConfig(), 8, 3100),
 }
