@@ -230,6 +230,9 @@ def test_a_model_that_starts_from_another_is_checked_before_that_is_read(config:
 def test_a_setting_is_called_by_the_name_that_was_typed(config: Path) -> None:
     for key in ("train.max_steps", "systems.relative.train.max_steps"):
         assert f"{config}: {key} must be" in str(refusal(lambda key=key: load_experiment(config, [f"{key}=x"])))
+    corpora = "systems.relative.data.train={corpora: [{files: [a, b], max_examples: 0}]}"
+    said = str(refusal(lambda: load_experiment(config, [corpora])))
+    assert f"{config}: systems.relative.data.train.corpora[0].max_examples must be" in said
 
 
 def test_a_corpus_has_the_keys_that_are_read() -> None:

@@ -172,12 +172,20 @@ def parse_section(annotation: type[T], content: Any, key: str, name: str, entry:
         parsed: T = validator(hashable).validate_python(content)
     except ValidationError as error:
         violation = find_violation(error, annotation, content, key)
-        inside: Any = entry
-        for step in (*key.split("."), *violation.path):
-            inside = inside.get(step) if isinstance(inside, Mapping) else None
-        owner = f"systems.{name}" if inside is not None else ""
-        raise ValueError(f"{owner}.{violation}" if owner else str(violation)) from None
+        owner = f"systems.{name}." if is_written_in(entry, (*key.split("."), *violation.path)) else ""
+        raise ValueError(f"{owner}{violation}") from None
     return parsed
+
+
+def is_written_in(entry: object, path: Iterable[str | int]) -> bool:
+    """Whether the entry has a value at that path. A list replaces the one above it as a whole."""
+    for step in path:
+        if isinstance(entry, list):
+            return True
+        if not isinstance(entry, Mapping) or step not in entry:
+            return False
+        entry = entry[step]
+    return True
 
 
 def contradictions(system: System) -> Iterator[str]:
