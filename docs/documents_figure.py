@@ -8,13 +8,13 @@ Points are means over the seeds; whiskers are the lowest and the highest seed.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from saved_results import archived_scores
+from saved_results import ArchivedScores, archived_scores
 
 from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
-from hf_posenc.lab.results.records import SystemScores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
@@ -37,9 +37,9 @@ LINES = (
 SEGMENTED = Line("aligned-100-split", "the same model, sentence by sentence", -9)  # black and dotted, over its own line
 
 
-def read_scores() -> dict[str, dict[str, SystemScores]]:
+def read_scores() -> dict[str, dict[str, ArchivedScores]]:
     """The saved scores of each seed of each system in the figure."""
-    records: dict[str, dict[str, SystemScores]] = {line.system: {} for line in (*LINES, SEGMENTED)}
+    records: dict[str, dict[str, ArchivedScores]] = {line.system: {} for line in (*LINES, SEGMENTED)}
     for name, scores in archived_scores(FOLDER / "systems.tar.xz"):
         system, _, seed = name.rpartition("-seed")
         if system in records:
@@ -47,10 +47,10 @@ def read_scores() -> dict[str, dict[str, SystemScores]]:
     return records
 
 
-def bleu_by_length(seeds: Mapping[str, SystemScores]) -> list[list[float]]:
+def bleu_by_length(seeds: Mapping[str, Any]) -> list[list[float]]:
     """BLEU of each seed in their order, for each length in WORDS."""
     ordered = [seeds[seed] for seed in sorted(seeds)]
-    scores = [[record.tests[f"parliament-{words}"].overall.score("bleu") for record in ordered] for words in WORDS]
+    scores = [[tests[f"parliament-{words}"]["all"]["bleu"] for tests in ordered] for words in WORDS]
     return [[score for score in by_seed if score is not None] for by_seed in scores]
 
 
@@ -71,8 +71,8 @@ def draw_line(axes: Axes, line: Line, by_length: list[list[float]], colour: str,
 
 def documents_figure() -> Figure:
     records = read_scores()
-    tests = next(iter(records[LINES[0].system].values())).tests
-    numbers = [tests[f"parliament-{words}"].overall.n for words in WORDS]
+    tests = next(iter(records[LINES[0].system].values()))
+    numbers = [tests[f"parliament-{words}"]["all"]["n"] for words in WORDS]
     figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
     axes = figure.subplots()
     styles = line_styles([line.system for line in LINES])

@@ -38,8 +38,9 @@ from hf_posenc.lab.figures.style import (
     save_figure,
     style_axes,
 )
-from hf_posenc.lab.results.json_records import parse_file
 from hf_posenc.lab.results.records import BucketScore, Diagnosis, LengthScores
+from hf_posenc.lab.results.records import Score as SavedScore
+from hf_posenc.lab.results.saved_files import parse_file
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",
@@ -50,9 +51,8 @@ COSTS = {  # systems of which-generated and their names among the benchmarks
 
 def bucket_score(label: str, found: Mapping[str, Score]) -> BucketScore:
     first = next(iter(found.values()))
-    values = {metric: entry.value for metric, entry in found.items()}
-    values |= {f"{metric}_ci": entry.interval for metric, entry in found.items() if entry.interval is not None}
-    return BucketScore(low=first.low, high=first.high, label=label, n=first.n, values=values, seeds=first.seeds)
+    made = {metric: SavedScore(value=entry.value, half_width=entry.interval) for metric, entry in found.items()}
+    return BucketScore(low=first.low, high=first.high, label=label, n=first.n, scores=made, seeds=first.seeds)
 
 
 def length_scores(run: str, test_set: str, system: str) -> LengthScores:

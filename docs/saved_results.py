@@ -42,15 +42,16 @@ import lzma
 import math
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from kept_tables import KEPT, RESULTS
 
-from hf_posenc.lab.results.json_records import parse_file
-from hf_posenc.lab.results.records import BucketScore, LengthScores, SystemScores
+from hf_posenc.lab.results import records
+from hf_posenc.lab.results.records import BucketScore, LengthScores
 from hf_posenc.lab.results.saved_files import read_results
 from hf_posenc.lab.results.tables import SCORE_FORMATS, format_cell
 
@@ -58,6 +59,8 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
 METRICS = {score_format[0]: score_format for score_format in SCORE_FORMATS}  # (metric, name, format), as in all tables
+# Of each test set and bucket, the scores and the number of pairs by name.
+ArchivedScores = dict[str, dict[str, dict[str, float | None]]]
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -117,10 +120,10 @@ def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) 
         if found is None or found.value is None:
             parts.append("-")
             continue
-        values = {metric: found.value, f"{metric}_ci": None if parts else found.interval}
-        shown = BucketScore(label=bucket, low=found.low, high=found.high, n=found.n, values=values)
-        if found.seeds > 1 and shown.leaves_scale(metric) and (seeds := seed_scores(run).get(key)):
-            shown = replace(shown, values=values | {f"{metric}_low": min(seeds), f"{metric}_high": max(seeds)})
+        made = records.Score(value=found.value, half_width=None if parts else found.interval)
+        if found.seeds > 1 and (seeds := seed_scores(run).get(key)):
+            made = replace(made, lowest=min(seeds), highest=max(seeds))
+        shown = BucketScore(label=bucket, low=found.low, high=found.high, n=found.n, scores={metric: made})
         parts.append(format_cell(shown, [METRICS[metric]], {}))
     return " / ".join(parts)
 
@@ -131,21 +134,21 @@ def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row, tests in seed_results(RESULTS / run):
         for test_set, result in tests.items():
-            for bucket in result.all_buckets:
-                for metric in METRICS.keys() & bucket.values.keys():
-                    if (value := bucket.score(metric)) is not None:
-                        found.setdefault((test_set, row, bucket.label, metric), []).append(value)
+            for label, scores in result.items():
+                for metric in METRICS.keys() & scores.keys():
+                    if (value := scores[metric]) is not None:
+                        found.setdefault((test_set, row, label, metric), []).append(value)
     return found
 
 
-def seed_results(folder: Path) -> Iterator[tuple[str, Mapping[str, LengthScores]]]:
+def seed_results(folder: Path) -> Iterator[tuple[str, ArchivedScores]]:
     """The row and the scored test sets of each system, as results.json, an archive or a table by seed has them."""
     if folder in KEPT:
         for system in read_results(folder).systems.values():
-            yield system.row, system.tests
+            yield system.row, {name: kept_buckets(test) for name, test in system.tests.items()}
     elif (archive := folder / "systems.tar.xz").exists():
         for name, scores in archived_scores(archive):
-            yield name.partition("-seed")[0], scores.tests
+            yield name.partition("-seed")[0], scores
     elif (by_seed := folder / "scores-by-seed.csv").exists():
         for line in csv.DictReader(by_seed.read_text(encoding="utf-8").splitlines()):
             if line["trained on"] == "one machine":  # the other one has repeated the first seed
@@ -154,13 +157,26 @@ def seed_results(folder: Path) -> Iterator[tuple[str, Mapping[str, LengthScores]
                 yield line["system"], {"generated": LengthScores(overall=bucket, buckets=())}
 
 
-def archived_scores(archive: Path) -> Iterator[tuple[str, SystemScores]]:
-    """The name and the scores of each system in an archive of systems."""
+def archived_scores(archive: Path) -> Iterator[tuple[str, ArchivedScores]]:
+    """The name and the scores of each system in an archive of systems, whose records are those of version 3."""
     with tarfile.open(archive) as files:
         for member in files:
             file = files.extractfile(member) if member.name.endswith("/scores.json") else None
             if file is not None:
-                yield Path(member.name).parent.name, parse_file(SystemScores, json.load(file), archive / member.name)
+                tests = json.load(file)["tests"]
+                yield Path(member.name).parent.name, {name: archived_buckets(test) for name, test in tests.items()}
+
+
+def archived_buckets(test: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    return {bucket["label"]: bucket for bucket in (test["all"], *test["groups"])}
+
+
+def kept_buckets(scores: LengthScores) -> dict[str, dict[str, float | None]]:
+    """The same of a kept results.json."""
+    return {
+        bucket.label: {metric: bucket.score(metric) for metric in bucket.scores}
+        for bucket in (scores.overall, *scores.buckets)
+    }
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

@@ -22,8 +22,7 @@ from hf_posenc.convert.folders import auto_from_pretrained, convert_folder
 from hf_posenc.hub.errors import MODEL_FILES, explain_unreadable
 from hf_posenc.inference.ctranslate2_engine import METADATA_FILE, read_metadata
 from hf_posenc.inference.onnx_engine import EXPORT_FILE, GRAPHS, graph_files
-from hf_posenc.lab.results.json_records import read_json
-from hf_posenc.lab.results.saved_files import read_translations
+from hf_posenc.lab.results.saved_files import read_json, read_translations
 from hf_posenc.utils.manifest import read_manifest
 
 DEEP = "[" * 100_000

@@ -382,7 +382,7 @@ def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeyp
     assert not wrong
     path = experiment.folder / "relative" / "scores.json"
     scores = json.loads(path.read_text(encoding="utf-8"))
-    scores["tests"]["generated"]["all"]["ter_ci"] += 1e-6
+    scores["tests"]["generated"]["overall"]["scores"]["ter"]["half_width"] += 1e-6
     path.write_text(json.dumps(scores), encoding="utf-8")
     assert compare(experiment) == (compared, 1)
     assert "relative, generated, all: ter_ci differs" in capsys.readouterr().err

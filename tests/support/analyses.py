@@ -12,8 +12,8 @@ from datasets import Dataset
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.analysis.diagnosis import diagnose
-from hf_posenc.lab.results.json_records import parse, to_json
 from hf_posenc.lab.results.records import Diagnosis
+from hf_posenc.lab.results.saved_files import to_json, validated
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import tiny_model
 
@@ -124,7 +124,7 @@ def loss_bucket(low: int, high: int | None, label: str, n: int, sums: dict[str, 
 
 def read_back(results: dict[str, Any]) -> dict[str, Diagnosis]:
     """Saved diagnoses, read back."""
-    return {system: parse(Diagnosis, diagnosis, system) for system, diagnosis in results.items()}
+    return {system: validated(Diagnosis, diagnosis) for system, diagnosis in results.items()}
 
 
 SAVED = {"relative": saved(1), "rnn-nmt": saved(2, attends=False), "sinusoidal": saved(3)}

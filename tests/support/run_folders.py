@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from support.models import tiny_config
+from support.saved_runs import saved_bucket
 
 TRAINING = {"steps": 6, "seconds": 1234.5, "loss": 6.5, "processes": 2, "parameters": 39168, "pairs": 2060}
 
@@ -30,10 +31,10 @@ SCORED = {"bleu": 31.456, "ter": 57.944, "brevity_penalty": 1.0, "length_ratio":
 
 
 RESULT: dict[str, Any] = {
-    "all": {"low": 0, "high": None, "label": "all", "n": 3, **SCORED},
-    "groups": [
-        {"low": 0, "high": 40, "label": "[0,40]", "n": 3, **SCORED},
-        {"low": 41, "high": None, "label": ">40", "n": 0, **dict.fromkeys(SCORED)},
+    "overall": saved_bucket({"low": 0, "high": None, "label": "all", "n": 3, **SCORED}),
+    "buckets": [
+        saved_bucket({"low": 0, "high": 40, "label": "[0,40]", "n": 3, **SCORED}),
+        saved_bucket({"low": 41, "high": None, "label": ">40", "n": 0, **dict.fromkeys(SCORED)}),
     ],
     "signatures": {"bleu": "nrefs:1|case:mixed", "ter": None},
     "truncated": 2,

@@ -49,8 +49,8 @@ from hf_posenc.lab.figures.diagnostics_plots import (
     loss_figure,
     source_position_figure,
 )
-from hf_posenc.lab.results.json_records import to_json
 from hf_posenc.lab.results.records import CurvePoint, TrainingCurves
+from hf_posenc.lab.results.saved_files import to_json
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 ALIGNED: dict[str, Any] = {

@@ -31,7 +31,7 @@ from support.models import tiny_model
 from hf_posenc.lab.analysis.diagnosis import bucket_loss, measure_pairs, pair_token_ids
 from hf_posenc.lab.figures.diagnostics_plots import loss_by_position_figure
 from hf_posenc.lab.figures.style import LIMIT_COLOUR
-from hf_posenc.lab.results.json_records import to_json
+from hf_posenc.lab.results.saved_files import to_json
 from hf_posenc.metrics.length_buckets.scorers import bucket_bounds
 
 

@@ -257,7 +257,7 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
     prepare(experiment)
     run_system(PreparedRun(experiment), "one")
     scores = json.loads((experiment.folder / "one" / "scores.json").read_text(encoding="utf-8"))["tests"]
-    assert {name: test["all"]["n"] for name, test in scores.items()} == {
+    assert {name: test["overall"]["n"] for name, test in scores.items()} == {
         "de-en": 3, "de-en-x2": 2, "en-de": 3, "en-de-x2": 2
     }  # fmt: skip
     folder = experiment.folder / "one" / "model"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hf_posenc.lab.figures.score_plots import perplexity_figure
-from hf_posenc.lab.results.records import BucketScore, LengthScores
+from hf_posenc.lab.results.records import BucketScore, LengthScores, Score
 from hf_posenc.lab.results.tables import TableRows, length_table
 
 BOUNDS = ((0, 64, "[0,64]"), (65, 128, "[65,128]"), (129, None, ">128"))
@@ -18,12 +18,12 @@ def scores(*perplexities: float, half_width: float = 20.0, seeds: int = 3) -> di
             high=high,
             label=label,
             n=50,
-            values={"perplexity": value, "perplexity_ci": half_width},
+            scores={"perplexity": Score(value=value, half_width=half_width)},
             seeds=seeds,
         )
         for (low, high, label), value in zip(BOUNDS, perplexities, strict=True)
     ]
-    overall = BucketScore(low=0, high=None, label="all", n=150, values=buckets[0].values, seeds=seeds)
+    overall = BucketScore(low=0, high=None, label="all", n=150, scores=buckets[0].scores, seeds=seeds)
     return {"talks-whole": LengthScores(overall=overall, buckets=tuple(buckets))}
 
 

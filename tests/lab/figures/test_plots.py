@@ -14,6 +14,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from support.saved_runs import by_length
 
 from hf_posenc.lab.figures.score_plots import (
     bleu_by_length_figure,
@@ -23,10 +24,9 @@ from hf_posenc.lab.figures.score_plots import (
 )
 from hf_posenc.lab.figures.style import COLOURS, SYSTEM_COLOURS, base_name, line_styles, save_figure
 from hf_posenc.lab.reports.report_figures import without_repeats
-from hf_posenc.lab.results.json_records import parse
-from hf_posenc.lab.results.records import BucketScore, LengthScores, SegmentedSystem
+from hf_posenc.lab.results.records import BucketScore, LengthScores, Score, SegmentedSystem
 from hf_posenc.lab.results.rendering import TEXT_WIDTH, render_markdown, render_notes, render_text
-from hf_posenc.lab.results.saved_files import read_results
+from hf_posenc.lab.results.saved_files import read_results, validated
 from hf_posenc.lab.results.tables import SCORE_FORMATS, Table, TableRows, length_table, overview_table
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
@@ -46,7 +46,7 @@ def saved(bleu: list[float], ratio: list[float], sizes: list[int] = SIZES) -> Le
         for (low, high), n, scores in zip(EDGES, sizes, zip(bleu, ratio, strict=True), strict=True)
     ]
     result = {"all": entry(0, None, "all", sum(sizes), (31.66, 1.016)), "groups": groups, "signatures": {}}
-    return parse(LengthScores, result, "result")
+    return validated(LengthScores, by_length(result))
 
 
 RESULTS = {
@@ -61,7 +61,7 @@ WITH_GAP = {
 
 
 def bucket(bleu: float, n: int = 1) -> BucketScore:
-    return BucketScore(low=0, high=None, label="all", n=n, values={"bleu": bleu})
+    return BucketScore(low=0, high=None, label="all", n=n, scores={"bleu": Score(value=bleu)})
 
 
 def curves(figure: Figure, panel: int) -> dict[str, list[float]]:
@@ -192,7 +192,7 @@ def test_a_bucket_that_ends_at_the_training_length_ends_at_its_line() -> None:
 
 def test_no_axis_of_bleu_goes_far_above_100_with_an_interval_of_seeds() -> None:
     result = saved([99, 98, 79, 48, 21], [1] * 5)
-    wide = [replace(one, values={**one.values, "bleu_ci": 60.0}) for one in result.buckets]
+    wide = [replace(one, scores={"bleu": replace(one.scores["bleu"], half_width=60.0)}) for one in result.buckets]
     result = replace(result, buckets=tuple(wide))
     bleu, *_ = bleu_by_length_figure({"relative": {"toy": result}}, "toy", max_training_lengths=same_limit(None)).axes
     assert bleu.get_ylim()[1] == 105
@@ -307,7 +307,7 @@ def test_a_segmented_system_that_repeats_another_is_no_line() -> None:
 
 
 def test_intervals_stay_within_the_scale() -> None:
-    wide = [replace(bucket(score), values={"bleu": score, "bleu_ci": 30.0}) for score in (5.0, 50.0, 90.0)]
+    wide = [replace(bucket(score), scores={"bleu": Score(value=score, half_width=30.0)}) for score in (5.0, 50.0, 90.0)]
     assert interval_bars(wide, "bleu").T.tolist() == [[5, 30], [30, 30], [30, 10]]
 
 

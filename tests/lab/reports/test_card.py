@@ -330,8 +330,8 @@ def test_a_card_says_that_training_read_the_target_length(tmp_path: Path) -> Non
 
 def test_what_the_files_do_not_hold_is_left_out(tmp_path: Path) -> None:
     """No None of Python or YAML, no gap where a value would stand; the files are as older versions wrote them."""
-    empty = RESULT["groups"][1]
-    bare = {"all": empty | {"label": "all"}, "groups": [empty], "truncated": 0, "test_set_sha256": "17"}
+    empty = RESULT["buckets"][1]
+    bare = {"overall": empty | {"label": "all"}, "buckets": [empty], "truncated": 0, "test_set_sha256": "17"}
     run_folder(tmp_path, "lstm", tests={"news": bare}, max_length=None)
     facts = {name: value for name, value in TRAINING.items() if name not in ("processes", "loss")}
     change(tmp_path / "tiny" / "scores.json", training=facts)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from support.run_folders import TRAINING, run_folder
+from support.saved_runs import by_length
 
 from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.reports.report import report_tables
 from hf_posenc.lab.reports.report_figures import report_figures
 from hf_posenc.lab.results.aggregation import scores_beyond_limit, scores_by_length
-from hf_posenc.lab.results.json_records import to_json
 from hf_posenc.lab.results.records import RunResults
 from hf_posenc.lab.results.rendering import render_csv, render_latex, render_markdown, render_text
-from hf_posenc.lab.results.saved_files import parse_results, read_results, write_results
+from hf_posenc.lab.results.saved_files import parse_file, read_results, to_json, write_results
 from hf_posenc.lab.results.significance import p_values
 from hf_posenc.lab.results.tables import TableRows
 from hf_posenc.metrics.length_buckets.scorers import bucket_bounds
@@ -109,16 +109,22 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResul
         "tokenizer": "3a15",
         "max_length": edges[0],
         "training": TRAINING,
-        "tests": {"news": tested | {"truncated": 0, "test_set_sha256": "17"}},
-        "beyond": {"news": to_json(scores_beyond_limit(statistics, edges[0], 100))},
-        "by_prediction": {"news": to_json(scores_by_length(statistics, lengths, edges, 100))},
+        "tests": {
+            "news": by_length(tested)
+            | {
+                "truncated": 0,
+                "test_set_sha256": "17",
+                "beyond": to_json(scores_beyond_limit(statistics, edges[0], 100)),
+                "by_prediction": to_json(scores_by_length(statistics, lengths, edges, 100)["buckets"]),
+            }
+        },
         "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
     }
     runs = {"plain": run | {"row": "plain"}, "good-seed1": run | {"row": "good"}, "good-seed2": run | {"row": "good"}}
     labels = ["all", *(bounds["label"] for bounds in bucket_bounds(edges))]
     compared = {"good": to_json(p_values([statistics] * 2, [statistics], edges, labels, 100))}
     results = {"baseline": "plain", "systems": runs, "comparisons": {"news": compared}, "reference_table": None}
-    return parse_results(results, Path("results.json"))
+    return parse_file(RunResults, results, Path("results.json"))
 
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")

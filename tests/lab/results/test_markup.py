@@ -23,7 +23,7 @@ from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.explorer.html import render_png
 from hf_posenc.lab.figures.style import save_figure
 from hf_posenc.lab.reports.card import model_card
-from hf_posenc.lab.results.records import BucketScore, LengthScores
+from hf_posenc.lab.results.records import BucketScore, LengthScores, Score
 from hf_posenc.lab.results.rendering import (
     csv_cell,
     latex_text,
@@ -100,9 +100,9 @@ RUN = {
     "row": "plain",
     "tokenizer": "3a15",
     "max_length": 40,
-    "tests": {"news": RESULT},
-    "beyond": {"news": RESULT["groups"][1] | {"label": "beyond"}},
-    "by_prediction": {"news": RESULT["groups"]},
+    "tests": {
+        "news": RESULT | {"beyond": RESULT["buckets"][1] | {"label": "beyond"}, "by_prediction": RESULT["buckets"]},
+    },
     "training": TRAINING,
     "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
 }
@@ -152,15 +152,15 @@ def test_names_in_a_strangers_results_write_nowhere_else(
         ("systems", {}),
         ("baseline", "other"),
         ("systems.plain.tests", {}),
-        ("systems.plain.tests.news.all.bleu", "31"),
-        ("systems.plain.tests.news.all.bleu", float("nan")),
-        ("systems.plain.tests.news.all.n", 10**400),
-        ("systems.plain.tests.news.all.label", "<script>"),
-        ("systems.plain.tests.news.groups", 5),
-        ("systems.plain.tests.news.groups", [7]),
+        ("systems.plain.tests.news.overall.scores.bleu.value", "31"),
+        ("systems.plain.tests.news.overall.scores.bleu.value", float("nan")),
+        ("systems.plain.tests.news.overall.n", 10**400),
+        ("systems.plain.tests.news.overall.label", "<script>"),
+        ("systems.plain.tests.news.buckets", 5),
+        ("systems.plain.tests.news.buckets", [7]),
         ("systems.plain.tests.news.signatures", {"bleu": "\x1b[31m"}),
         ("systems.plain.tests.news.truncated", True),
-        ("systems.plain.beyond", {"other": RESULT["all"]}),
+        ("systems.plain.tests.news.beyond", {"other": RESULT["overall"]}),
         ("systems.plain.loss", {"loss": [5], "eval_loss": []}),
         ("systems.plain.diagnostics", {"news": {"loss_by_position": {"groups": [{"label": "<b>"}]}}}),
         ("systems.plain.segment", {"system": "../x", "segmentation": "gold"}),
@@ -218,7 +218,7 @@ def test_other_markups_show_text_and_nothing_else(hostile: str) -> None:
     table = Table(["system", "n"], [[hostile, "1"]], hostile)
     assert len(render_latex(table).splitlines()) == 9 and render_latex(table).count(r" \\") == 2
     assert render_text(table).splitlines()[-1].isprintable()
-    group = BucketScore(label="all", low=0, high=None, n=3, values={"bleu": -1.5})
+    group = BucketScore(label="all", low=0, high=None, n=3, scores={"bleu": Score(value=-1.5)})
     tests = {hostile: LengthScores(overall=group, buckets=())}
     (line,) = list(csv.reader(io.StringIO(render_csv(TableRows(scores={hostile: tests})))))[1:]
     assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line) and line[8] == "-1.5"

@@ -13,7 +13,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from hf_posenc.lab.results.significance import difference_interval, equivalence_test, paired_randomization
+from hf_posenc.lab.results.significance import difference_interval, equivalence_test, p_values, paired_randomization
 from hf_posenc.metrics.length_buckets.scorers import SCORERS, sentence_statistics
 
 WORDS = ["the", "a", "cat", "dog", "house", "is", "was", "in", "on", "mat", "red", "green", "old"]
@@ -38,6 +38,18 @@ def counts(metric: str, translations: list[str], references: list[str]) -> np.nd
 def means(scores: np.ndarray) -> list[np.ndarray]:
     """The counts (N, 2) of each seed from sentence scores (S, N) between 0 and 1."""
     return [np.stack([seed, np.ones(len(seed))], axis=1) for seed in scores]
+
+
+def test_a_run_keeps_the_pooled_test_of_its_seeds() -> None:
+    references = corpus(40)
+    ours, theirs = (
+        [counts("bleu", noisy(references, share, seed), references) for seed in (1, 2)] for share in (0.3, 0.4)
+    )
+    lengths = np.full(40, 5)
+    seeds = [[{"lengths": lengths, "bleu": seed} for seed in system] for system in (ours, theirs)]
+    found = p_values(*seeds, (), ["all"], 100)["all"]["bleu"]
+    assert found.pooled == paired_randomization("bleu", ours, theirs, trials=1000)
+    assert p_values(seeds[0], seeds[1][:1], (), ["all"], 100)["all"]["bleu"].pooled is None
 
 
 @pytest.mark.parametrize(("metric", "scorer"), [("bleu", BLEU()), ("chrf", CHRF())])

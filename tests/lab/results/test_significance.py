@@ -21,6 +21,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from support.analyses import measured
 from support.analyses import saved as diagnosis
+from support.saved_runs import by_length, saved_bucket
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.lab.figures.diagnostics_plots import loss_figure
@@ -28,18 +29,16 @@ from hf_posenc.lab.figures.score_plots import interval_bars
 from hf_posenc.lab.reports.report import write_report
 from hf_posenc.lab.reports.report_figures import report_figures
 from hf_posenc.lab.results.aggregation import scores_beyond_limit, scores_by_length
-from hf_posenc.lab.results.json_records import to_json
 from hf_posenc.lab.results.records import (
     BucketScore,
     CurvePoint,
-    Interval,
     LengthScores,
     PValues,
     RunResults,
     SystemResult,
 )
 from hf_posenc.lab.results.rendering import render_csv, render_latex
-from hf_posenc.lab.results.saved_files import parse_results, read_results
+from hf_posenc.lab.results.saved_files import parse_file, read_results, to_json, validated
 from hf_posenc.lab.results.significance import (
     STUDENT_T_975,
     difference_interval,
@@ -200,8 +199,8 @@ def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
     assert made.score("bleu") == pytest.approx(13) and made.score("length_ratio") == pytest.approx(1)
     half_width = 4.303 * 3 / math.sqrt(3)  # t of two degrees of freedom, deviation 3
     assert made.half_width("bleu") == pytest.approx(half_width)
-    assert made.seeds == 3 and made.n == 7 and made.interval("length_ratio") is None
-    assert made.interval("bleu") == Interval(made.half_width("bleu"), mean=None)
+    assert made.seeds == 3 and made.n == 7 and made.half_width("length_ratio") is None
+    assert made.scored("bleu").middle is None
     assert mean_bucket_scores(seeds[:1]) == seeds[0]
     empty = bucket(n=0, bleu=None, bleu_ci=None)
     assert mean_bucket_scores([empty, empty]) == empty
@@ -234,7 +233,18 @@ def test_no_cell_of_seeds_leaves_the_scale(
 
 
 def bucket(n: float = 7, **values: float | None) -> BucketScore:
-    return BucketScore(label="[0,10]", low=0, high=10, n=n, values=values)
+    return validated(BucketScore, saved_bucket({"label": "[0,10]", "low": 0, "high": 10, "n": n, **values}))
+
+
+def further_scores(statistics: dict[str, Any], place: int) -> dict[str, Any]:
+    """What results.json has of a test set besides its scores by source length."""
+    lengths = [3 + place] * len(statistics["lengths"])
+    return {
+        "truncated": 0,
+        "test_set_sha256": "x",
+        "beyond": to_json(scores_beyond_limit(statistics, 20, 100)),
+        "by_prediction": to_json(scores_by_length(statistics, lengths, EDGES, 100)["buckets"]),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -252,10 +262,8 @@ def saved() -> dict[str, Any]:
             "tokenizer": "abc",
             "max_length": 10 if name == "bad" else 20,
             "training": {"parameters": 1000 * (place + 1)},
-            "tests": {"news": result | {"truncated": 0, "test_set_sha256": "x"}},
+            "tests": {"news": by_length(result) | further_scores(statistics, place)},
             "loss": {"loss": [[10, 5.0, 3.0], [20, 9.0, 2.0 + place]], "eval_loss": [[20, 9.5, 2.5]]},
-            "beyond": {"news": to_json(scores_beyond_limit(statistics, 20, 100))},
-            "by_prediction": {"news": to_json(scores_by_length(statistics, [3 + place] * len(lengths), EDGES, 100))},
             "diagnostics": {"news": diagnosis(place)},
         }
         for place, (name, (result, statistics)) in enumerate(made.items())
@@ -283,7 +291,7 @@ def results(saved: dict[str, Any]) -> RunResults:
 
 
 def read(saved: dict[str, Any]) -> RunResults:
-    return parse_results(saved, Path("results.json"))
+    return parse_file(RunResults, saved, Path("results.json"))
 
 
 @pytest.mark.full
@@ -308,28 +316,31 @@ def test_degradation_is_the_loss_across_each_training_length(saved: dict[str, An
     """Each row across the limits of all, one of several seeds by their own falls; empty groups are passed over."""
     table = degradation_table(read(saved).systems)
     assert table is not None
-    groups = {name: run["tests"]["news"]["groups"] for name, run in saved["systems"].items()}
+    groups = {name: run["tests"]["news"]["buckets"] for name, run in saved["systems"].items()}
     n = [group["n"] for group in groups["plain"]]
     assert table.headers[2:] == [f"news [0,10] n={n[0]} → [11,20] n={n[1]}", f"news [11,20] n={n[1]} → >20 n={n[2]}"]
     assert [row[:2] for row in table.rows] == [["plain", "20"], ["good (2 seeds)", "20"], ["bad", "10"]]
     assert rf"news [0,10] n={n[0]} $\to$ [11,20]" in render_latex(table)
     for row, name in ((0, "plain"), (2, "bad")):
         for column in (0, 1):
-            before, behind = groups[name][column : column + 2]
-            interval = (before["bleu_ci"] ** 2 + behind["bleu_ci"] ** 2) ** 0.5
-            assert table.rows[row][2 + column] == f"{before['bleu'] - behind['bleu']:.1f} ±{interval:.1f}"
-    falls = [groups[f"good-seed{seed}"][1]["bleu"] - groups[f"good-seed{seed}"][2]["bleu"] for seed in (1, 2)]
+            before, behind = (group["scores"]["bleu"] for group in groups[name][column : column + 2])
+            interval = math.hypot(before["half_width"], behind["half_width"])
+            assert table.rows[row][2 + column] == f"{before['value'] - behind['value']:.1f} ±{interval:.1f}"
+    falls = []
+    for seed in (1, 2):
+        before, behind = (group["scores"]["bleu"]["value"] for group in groups[f"good-seed{seed}"][1:])
+        falls.append(before - behind)
     half = 12.706 * abs(falls[0] - falls[1]) / 2  # Student's t of one degree of freedom, of two values
     assert table.rows[1][3] == f"{sum(falls) / 2:.1f} ±{half:.1f}"
     sparse = copy.deepcopy(saved)
     for run in sparse["systems"].values():
-        run["tests"]["news"]["groups"][1] |= {"n": 0, "bleu": None, "bleu_ci": None}
-        run["tests"]["news"]["groups"][2].pop("bleu_ci")
+        run["tests"]["news"]["buckets"][1] |= {"n": 0, "scores": {"bleu": {}}}
+        run["tests"]["news"]["buckets"][2]["scores"]["bleu"].pop("half_width")
     table = degradation_table(read(sparse).systems)
     assert table is not None and table.headers[2:] == [f"news [0,10] n={n[0]} → >20 n={n[2]}"]
     assert "±" not in table.rows[0][2]
     assert degradation_table(limited(read(saved), max_length=None)) is None
-    del sparse["systems"]["plain"]["tests"]["news"]["all"]["bleu"]
+    del sparse["systems"]["plain"]["tests"]["news"]["overall"]["scores"]["bleu"]
     assert degradation_table(read(sparse).systems) is None, "scored by TER alone"
 
 
@@ -358,11 +369,13 @@ LIMITS = {"plain": 20, "good": 20, "bad": 10}
 def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: RunResults) -> None:
     table = length_table(replace(TableRows.of(results), max_lengths=LIMITS), "news")
     assert [row[0] for row in table.rows] == ["plain", "good (2 seeds)", "bad"]
-    good = TableRows.of(results).scores["good"]["news"].overall.values
+    good = TableRows.of(results).scores["good"]["news"].overall.scores
     cell = table.rows[1][2]
-    bleu, ter = ([good[f"{metric}_low"], good[f"{metric}_high"]] for metric in ("bleu", "ter"))
+    bleu, ter = ([good[metric].lowest, good[metric].highest] for metric in ("bleu", "ter"))
     assert cell.startswith(
-        "{:.1f} [{:.1f} to {:.1f}]* / {:.1f} [{:.1f} to {:.1f}]* / ".format(good["bleu"], *bleu, good["ter"], *ter)
+        "{:.1f} [{:.1f} to {:.1f}]* / {:.1f} [{:.1f} to {:.1f}]* / ".format(
+            good["bleu"].value, *bleu, good["ter"].value, *ter
+        )
     )
     assert "*" not in "".join(table.rows[0])
     assert "* p < 0.05 against plain, by approximate randomisation" in table.legend
@@ -376,6 +389,19 @@ def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: RunResults)
     )
     overview = overview_table(TableRows.of(results))
     assert overview.rows[1][1] == cell
+
+
+def test_the_pooled_test_marks_a_difference(results: RunResults) -> None:
+    """It is the test of all seeds at once, and is saved next to those of each seed."""
+    compared = results.comparisons["news"]
+    assert compared["bad"]["all"]["bleu"].pooled is None, "the baseline has one seed"
+    scores = TableRows.of(results).scores
+    for pooled, mark in ((0.01, "*"), (0.2, "")):
+        values = PValues(randomisation=0.05 - pooled / 5, bootstrap=0.01, pooled=pooled)
+        rows = TableRows(scores=scores, comparisons={"news": {"good": {"all": {"bleu": values}}}})
+        cell = length_table(rows, "news").rows[1][1].split(" / ")[0]
+        assert cell.endswith("]" + mark)
+        assert f",{pooled}" in render_csv(rows)
 
 
 def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
@@ -392,9 +418,10 @@ def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
         ["2", "plain", "20", "ours"], ["", "", "", "paper"],
     ]  # fmt: skip
     assert table.rows[1][4:] == ["31.0 (50.0)", "32.0 (51.0)", "33.2 (52.0)"]
-    ours = rows["good"]["news"].buckets[0].values
-    assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} [{ours['bleu_low']:.1f} to {ours['bleu_high']:.1f}]")
-    assert f"({ours['ter']:.1f} [{ours['ter_low']:.1f} to {ours['ter_high']:.1f}]" in table.rows[0][4]
+    ours = rows["good"]["news"].buckets[0].scores
+    bleu, ter = ours["bleu"], ours["ter"]
+    assert table.rows[0][4].startswith(f"{bleu.value:.1f} [{bleu.lowest:.1f} to {bleu.highest:.1f}]")
+    assert f"({ter.value:.1f} [{ter.lowest:.1f} to {ter.highest:.1f}]" in table.rows[0][4]
     whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, num_pairs=None)
     table = reference_table(TableRows(scores=rows, max_lengths=LIMITS), whole)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
@@ -453,7 +480,8 @@ def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: RunResu
     predictions = noisy(references, 0.4, 0)
     longer = [row for row, length in enumerate(lengths) if length > 20]
     texts = [predictions[row] for row in longer], [[references[row] for row in longer]]
-    made = results.systems["plain"].beyond["news"]
+    made = results.systems["plain"].tests["news"].beyond
+    assert made is not None
     assert made.n == len(longer) > 2 and made.low == 21
     assert made.score("bleu") == pytest.approx(BLEU().corpus_score(*texts).score)
     assert scores_beyond_limit(scored(predictions, references, lengths)[1], None, 100).score("bleu") is None
@@ -463,7 +491,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
     references, lengths = corpus(50)
     predictions = noisy(references, 0.4, 0)
     own = [row % 3 * EDGES[0] for row in range(len(lengths))]
-    made = scores_by_length(scored(predictions, references, lengths)[1], own, EDGES, 100)
+    made = scores_by_length(scored(predictions, references, lengths)[1], own, EDGES, 100)["buckets"]
     for group in made:
         high = math.inf if group.high is None else group.high
         rows = [row for row, length in enumerate(own) if group.low <= length <= high]
@@ -472,13 +500,13 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
             texts = [predictions[row] for row in rows], [[references[row] for row in rows]]
             assert group.score("bleu") == pytest.approx(BLEU().corpus_score(*texts).score)
     assert sum(group.n > 0 for group in made) > 1
-    other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0)
+    other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0)["buckets"]
     runs = {
         name: {"news": LengthScores(overall=groups[0], buckets=groups)} for name, groups in (("a", made), ("b", other))
     }
     (row,) = mean_over_seeds(runs, {"a": "both", "b": "both"}).values()
     scores = row["news"]
-    assert scores.buckets[0].score("bleu") == pytest.approx((made[0].values["bleu"] + 100) / 2)
+    assert scores.buckets[0].score("bleu") == pytest.approx((made[0].score("bleu") + 100) / 2)
     assert scores.buckets[0].n == (made[0].n + len(lengths)) / 2
     assert scores.buckets[1] == replace(made[1], n=made[1].n / 2), "of the seed that has pairs there"
     cells = prediction_table({"both": row}, "news").rows[0]
@@ -608,7 +636,7 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: RunResults
     with pytest.raises(ValueError, match=r"results\.json must be .* JSONDecodeError"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"lacks baseline, systems, comparisons, reference_table;"):
+    with pytest.raises(ValueError, match=r"lacks baseline, systems, comparisons;"):
         read_results(tmp_path)
     other = json.loads(whole)
     other["systems"]["bad"]["tokenizer"] = "xyz"

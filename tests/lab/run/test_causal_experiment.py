@@ -152,7 +152,7 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
     for name in ("rotary", "seq2seq"):
         run_system(run, name)
         scores = json.loads((experiment.folder / name / "scores.json").read_text())["tests"]["reverse"]
-        assert {"bleu", "exact_match", "token_accuracy"} <= scores["all"].keys()
+        assert {"bleu", "exact_match", "token_accuracy"} <= scores["overall"]["scores"].keys()
     folder = experiment.folder / "rotary" / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert tokenizer.padding_side == "left"

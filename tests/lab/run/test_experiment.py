@@ -463,12 +463,12 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         assert name in printed
         scores = json.loads((folder / name / "scores.json").read_text())
         assert list(scores["tests"]) == ["generated", "generated-x2"]
-        assert [group["n"] for group in scores["tests"]["generated"]["groups"]][-1] is not None
-        assert scores["tests"]["generated"]["all"]["n"] == 6
+        assert [group["n"] for group in scores["tests"]["generated"]["buckets"]][-1] is not None
+        assert scores["tests"]["generated"]["overall"]["n"] == 6
         decoding = json.loads((folder / name / "diagnostics" / "generated.json").read_text())["decoding"]
-        curves = [one["centre"] or [] for group in decoding["groups"] for one in group.get("examples", [])]
+        curves = [one.get("centre") or [] for group in decoding["groups"] for one in group.get("examples", [])]
         assert max(map(len, curves)) <= 13, "score.max_new_tokens and the end"
-        assert scores["tests"]["generated-x2"]["all"]["n"] == 3
+        assert scores["tests"]["generated-x2"]["overall"]["n"] == 3
         steps = [json.loads(line)["step"] for line in (folder / name / "training.jsonl").read_text().splitlines()]
         assert steps == sorted(steps)
         assert steps[-1] == 6

@@ -83,8 +83,8 @@ def test_scores_are_those_of_train_py_with_the_settings(config: Path, tmp_path: 
         run_system(PreparedRun(again), name)
     assert scores(run) == scores(second)
     tested = scores(run)["relative"]["tests"]["generated"]
-    assert [group["label"] for group in tested["groups"]] == ["[0,8]", "[9,16]", "[17,30]", ">30"]
-    assert tested["all"]["chrf"] is not None and "nc:6" in tested["signatures"]["chrf"]
+    assert [group["label"] for group in tested["buckets"]] == ["[0,8]", "[9,16]", "[17,30]", ">30"]
+    assert tested["overall"]["scores"]["chrf"]["value"] is not None and "nc:6" in tested["signatures"]["chrf"]
     for path in (config, tmp_path / "second" / "tiny.yaml"):
         assert unfinished_systems(PreparedRun(load(path, *OTHER))) == []
         assert unfinished_systems(PreparedRun(load(path))) == SYSTEMS

@@ -150,7 +150,7 @@ def test_a_trained_model_is_scored_under_another_encoding(config: Path) -> None:
     saved = load(config, "name=saved", f"data.tokenizer={folder}", start)
     run_system(prepare(saved), "rotary")
     again = json.loads((saved.folder / "rotary" / "scores.json").read_text())["tests"]["toy-whole"]
-    assert again["all"] == scores["rotary"]["all"]
+    assert again["overall"] == scores["rotary"]["overall"]
 
 
 @pytest.mark.slow
@@ -167,10 +167,14 @@ def test_a_config_trains_scores_and_reports_language_models(config: Path) -> Non
     folder = experiment.folder / "rotary-seed1"
     tests = json.loads((folder / "scores.json").read_text())["tests"]
     assert list(tests) == ["toy-position", "toy-whole", "toy-sliding"]
-    values = {name: {g["label"]: g["perplexity"] for g in test["groups"]} for name, test in tests.items()}
+    values = {
+        name: {g["label"]: g["scores"]["perplexity"]["value"] for g in test["buckets"]} for name, test in tests.items()
+    }
     assert values["toy-whole"]["[0,8]"] == values["toy-sliding"]["[0,8]"]
     assert values["toy-whole"][">16"] != values["toy-sliding"][">16"]
-    assert tests["toy-position"]["all"]["perplexity"] == pytest.approx(values["toy-whole"][">16"], rel=1e-9)
+    assert tests["toy-position"]["overall"]["scores"]["perplexity"]["value"] == pytest.approx(
+        values["toy-whole"][">16"], rel=1e-9
+    )
     model, tokenizer = (cls.from_pretrained(folder / "model") for cls in (AutoModelForCausalLM, AutoTokenizer))
     windows = run.system("rotary-seed1").test_windows("toy")
     ids, labels = torch.tensor(windows["input_ids"][:]), torch.tensor(windows["labels"][:])

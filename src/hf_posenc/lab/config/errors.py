@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -145,6 +145,9 @@ def missing_keys(place: Place, names: Sequence[str]) -> Violation:
 
 def invalid_value(root: Place, errors: Sequence[ErrorDetails]) -> Violation:
     """The first value that is refused. Of a value that fits no member of a union, the item that is refused."""
+    for details in errors:
+        if details["loc"] and details["loc"][-1] == "[key]":
+            return invalid_name(follow(root, details["loc"][:-2]), details["loc"][-2])
     places = [follow(root, details["loc"]) for details in errors]
     inside = [place for place in places if place.key.startswith(places[0].key)]
     place = max(inside, key=lambda candidate: len(candidate.path))  # the first one of those that stand deepest
@@ -183,6 +186,13 @@ def is_unusable_number(value: object) -> bool:
     return isinstance(value, int) and abs(value) > MAX_INT
 
 
+def invalid_name(place: Place, name: object) -> Violation:
+    """A key of a mapping whose names have a rule."""
+    rules = [get_args(without_metadata(member)) for member in members(place.annotation)]
+    rule = next(describe(arguments[0]) for arguments in rules if len(arguments) == 2)
+    return Violation(f"a key of {place.key} must be {rule}, but it is {format_value(name)}", "rename it")
+
+
 def find_remedy(place: Place) -> str:
     names = [str(choice) for member in members(place.annotation) for choice in choices(member)]
     if names and isinstance(place.value, str):
@@ -216,6 +226,8 @@ def annotation_inside(annotation: object, step: int | str) -> tuple[Any, object]
     containers = (list, tuple) if isinstance(step, int) else (dict, Mapping)
     for member in members(annotation):
         base = without_metadata(member)
+        if isinstance(step, int) and hasattr(base, "_fields"):  # a NamedTuple, which a file has as a list
+            return list(get_type_hints(base, include_extras=True).values())[step], PydanticUndefined
         arguments = [argument for argument in get_args(base) if argument is not Ellipsis]
         if arguments and issubclass(get_origin(base) or object, containers):
             return arguments[-1], PydanticUndefined

@@ -284,12 +284,13 @@ def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
     """
     bars, (lowest, highest) = [], SCALES.get(metric, (0.0, 100.0))
     for bucket in buckets:
-        score, interval = bucket.score(metric) or 0.0, bucket.interval(metric)
-        if seed_range := bucket.seed_range(metric):
+        scored = bucket.scored(metric)
+        score = scored.value or 0.0
+        if seed_range := scored.seed_range(metric):
             bars.append((score - seed_range[0], seed_range[1] - score))
             continue
-        half_width = (interval and interval.half_width) or 0.0
-        shift = interval.mean - score if interval and interval.mean is not None else 0.0
+        half_width = scored.half_width or 0.0
+        shift = 0.0 if scored.middle is None else scored.middle - score
         below = max(0.0, min(half_width - shift, score - lowest))
         above = max(0.0, min(half_width + shift, highest - score))
         bars.append((below, above))

@@ -38,10 +38,9 @@ from ..config.settings import DataSettings, ScoreSettings, System
 from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
-from ..results.json_records import parse_file
 from ..results.records import SystemScores, TrainingSummary
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
-from ..results.saved_files import read_json_lines, validate_settings
+from ..results.saved_files import SavedSettings, parse_file, read_json_lines
 from ..results.tables import SCORE_FORMATS, TableRows, length_table
 from ..training.arguments import TrainingArguments, arguments_with_defaults
 from ..training.push_to_hub import push_files
@@ -126,7 +125,7 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
     settings = read_complete(path := paths.settings, "data", "model", "train", "score")
-    validate_settings(settings, path)
+    parse_file(SavedSettings, settings, path)
     with explain_malformed_files(folder, TypeError):
         system = System.from_saved(folder.name, folder.name, settings)
     if system.segment:

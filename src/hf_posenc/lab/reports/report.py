@@ -92,8 +92,8 @@ def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
         tables["paper"] = reference_table(rows, published)
     if table := degradation_table(results.systems):
         tables["fall"] = table
-    if all(system.by_prediction is not None for system in results.systems.values()):  # older versions lack it
-        for test in results.test_sets:
+    for test in results.test_sets:
+        if all(system.tests[test].by_prediction is not None for system in results.systems.values()):
             tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
     if results.max_per_bucket:
         note = SAMPLED_NOTE.format(results.max_per_bucket)
@@ -121,8 +121,8 @@ def rows_by_prediction_length(results: RunResults, test: str) -> ScoresByRow:
     """The rows of one test set with buckets by the length of each system's translations."""
     scores = {}
     for name, system in results.systems.items():
-        buckets = (system.by_prediction or {})[test]
-        scores[name] = {test: LengthScores(overall=system.tests[test].overall, buckets=buckets)}
+        scored = system.tests[test]
+        scores[name] = {test: LengthScores(overall=scored.overall, buckets=scored.by_prediction or ())}
     return mean_over_seeds(scores, results.row_by_system)
 
 

@@ -81,7 +81,8 @@ def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:
     """Each row's scores of all pairs longer than any system's maximum training length."""
     scores = {}
     for name, system in results.systems.items():
-        scores[name] = {test: LengthScores(overall=system.beyond[test], buckets=())}
+        if (beyond := system.tests[test].beyond) is not None:  # in each results.json
+            scores[name] = {test: LengthScores(overall=beyond, buckets=())}
     return {row: tests[test].overall for row, tests in mean_over_seeds(scores, results.row_by_system).items()}
 
 

@@ -2,60 +2,70 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from ...metrics.length_buckets.scorers import (
-    PRECOMPUTED_SCORERS,
-    BucketBounds,
-    bucket_bounds,
-    score_fields,
-    token_counts,
-)
+from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, BucketBounds, bucket_bounds, score_fields
 from ...utils.atomic_io import first_difference
-from ...utils.manifest import verified
-from ...utils.run_folder import SystemPaths
-from ..config.settings import Experiment, ReferenceTable, System
-from ..data.tokenization import ExperimentTokenizer, load_experiment_tokenizer
-from .json_records import read_record
+from ..config.settings import Experiment, ReferenceTable
 from .records import (
+    WITHOUT_INTERVAL,
     BucketScore,
     Comparison,
     Diagnosis,
     PublishedTable,
     RunResults,
+    Score,
+    SystemRecord,
     SystemResult,
     SystemScores,
 )
-from .saved_files import read_losses, read_statistics, read_translations
-from .significance import p_values
+from .saved_files import read_losses, read_record, read_statistics
+from .significance import Statistics, p_values
+
+ALL: BucketBounds = {"label": "all", "low": 0, "high": None}
 
 
 def aggregate(experiment: Experiment) -> RunResults:
-    """The results of a run, from which tables and figures are made."""
-    scores = {name: read_record(SystemScores, experiment.paths.system(name).scores) for name in experiment.systems}
-    with verified(experiment.paths.tokenizer):
-        tokenizer = load_experiment_tokenizer(experiment.paths.tokenizer)
+    """The results of a run, from which tables and figures are made.
+
+    The sentence statistics are read once, test set by test set.
+    """
+    paths = experiment.paths
+    scores = {name: read_record(SystemScores, paths.system(name).scores) for name in experiment.systems}
     validate_comparable(scores)
-    max_lengths = [system_scores.max_length for system_scores in scores.values()]
-    max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
-    systems = {
-        name: system_result(
-            system, experiment.paths.system(name), scores[name], tokenizer, max_length, diagnosed=experiment.diagnose
-        )
-        for name, system in experiment.systems.items()
-    }
-    published = published_table(experiment.reference_table) if experiment.reference_table else None
+    beyond: dict[str, dict[str, BucketScore]] = {name: {} for name in scores}
+    comparisons = {}
+    max_length, settings = longest_training_length(scores), next(iter(experiment.systems.values())).score
+    tests = next(iter(scores.values())).tests
+    with comparison_progress(experiment, len(tests)) as progress:
+        for test, result in tests.items():
+            statistics = {name: read_statistics(paths.system(name).statistic(test)) for name in scores}
+            for name, of_system in statistics.items():
+                beyond[name][test] = scores_beyond_limit(of_system, max_length, settings.bootstrap_samples)
+            labels = [bucket.label for bucket in result.all_buckets]
+            comparisons[test] = compare_with_baseline(experiment, statistics, labels, progress)
     return RunResults(
         baseline=experiment.baseline,
-        systems=systems,
-        comparisons=dict(compare_with_baseline(experiment, systems)),
-        reference_table=published,
-        max_per_bucket=next(iter(experiment.systems.values())).score.max_per_bucket,
+        systems={name: system_result(experiment, name, scores[name], beyond[name]) for name in scores},
+        comparisons=comparisons,
+        reference_table=published_table(experiment.reference_table) if experiment.reference_table else None,
+        max_per_bucket=settings.max_per_bucket,
     )
+
+
+def longest_training_length(scores: Mapping[str, SystemScores]) -> int | None:
+    """The longest of all systems' maximum training lengths, None if one has no limit."""
+    longest = 0
+    for system in scores.values():
+        if system.max_length is None:
+            return None
+        longest = max(longest, system.max_length)
+    return longest
 
 
 def published_table(table: ReferenceTable) -> PublishedTable:
@@ -65,114 +75,93 @@ def published_table(table: ReferenceTable) -> PublishedTable:
 
 
 def system_result(
-    system: System,
-    paths: SystemPaths,
-    scores: SystemScores,
-    tokenizer: ExperimentTokenizer,
-    max_length: int | None,
-    *,
-    diagnosed: bool,
+    experiment: Experiment, name: str, scores: SystemScores, beyond: Mapping[str, BucketScore]
 ) -> SystemResult:
-    """The results of one system. Segmented systems have no training.
-
-    `max_length` is the longest of all systems' maximum training lengths. `beyond` has the scores of all longer pairs.
-    """
-    score = system.score
-    loss = None if system.segment else read_losses(paths.training_log)
-    beyond, by_prediction = {}, {}
-    for test in scores.tests:
-        statistics = read_statistics(paths.statistic(test))
-        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
-        if system.data.is_text:
-            continue
-        translations = read_translations(paths.translation(test), len(statistics["lengths"]))
-        lengths = token_counts("predictions", list(translations.texts), tokenizer)
-        by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
-    has_diagnoses = diagnosed and system.is_encoder_decoder and not system.segment
-    diagnosed_tests = scores.tests if has_diagnoses else ()
-    diagnostics = {test: read_record(Diagnosis, paths.diagnosis(test)) for test in diagnosed_tests}
+    """The results of one system: its scores with those `beyond` the training lengths. Segmented systems have no
+    training."""
+    system, paths = experiment.systems[name], experiment.paths.system(name)
+    loss, diagnostics = None, None
+    if not system.segment:
+        loss, diagnostics = read_losses(paths.training_log), {}
+        if experiment.diagnose and system.is_encoder_decoder:
+            diagnostics = {test: read_record(Diagnosis, paths.diagnosis(test)) for test in scores.tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
         tokenizer=scores.tokenizer,
         max_length=scores.max_length,
-        tests=scores.tests,
+        tests={test: replace(result, beyond=beyond[test]) for test, result in scores.tests.items()},
         training=scores.training,
         segment=scores.segment,
         loss=loss,
-        diagnostics=None if system.segment else diagnostics,
-        beyond=beyond,
-        by_prediction=None if system.data.is_text else by_prediction,
+        diagnostics=diagnostics,
     )
 
 
-def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> BucketScore:
+def scores_beyond_limit(statistics: Statistics, max_length: int | None, samples: int) -> BucketScore:
     """Corpus scores of all pairs with a source longer than `max_length`."""
     is_beyond = statistics["lengths"] > (math.inf if max_length is None else max_length)
     bounds: BucketBounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
     return bucket_scores(bounds, statistics, is_beyond, samples)
 
 
+class ScoresByLength(TypedDict):
+    """The scores of all pairs, and of each length bucket."""
+
+    overall: BucketScore
+    buckets: tuple[BucketScore, ...]
+
+
 def scores_by_length(
-    statistics: Mapping[str, np.ndarray], lengths: Sequence[int], edges: Sequence[int], samples: int
-) -> tuple[BucketScore, ...]:
-    """Scores by length bucket, as the metric's "groups", for any lengths, such as those of translations."""
+    statistics: Statistics, lengths: Sequence[int], edges: Sequence[int], samples: int
+) -> ScoresByLength:
+    """The corpus scores by any lengths of the pairs, such as those of translations."""
     bucket_ids = np.searchsorted(edges, lengths)
-    return tuple(
-        bucket_scores(bounds, statistics, bucket_ids == bucket, samples)
-        for bucket, bounds in enumerate(bucket_bounds(edges))
-    )
+    buckets = []
+    for bucket, bounds in enumerate(bucket_bounds(edges)):
+        buckets.append(bucket_scores(bounds, statistics, bucket_ids == bucket, samples))
+    overall = bucket_scores(ALL, statistics, np.ones(len(lengths), dtype=bool), samples)
+    return {"overall": overall, "buckets": tuple(buckets)}
 
 
-def bucket_scores(
-    bounds: BucketBounds, statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
-) -> BucketScore:
-    """The corpus scores of some pairs."""
+def bucket_scores(bounds: BucketBounds, statistics: Statistics, in_bucket: np.ndarray, samples: int) -> BucketScore:
+    """The corpus scores of some pairs, with the bootstrap's intervals of that many samples."""
     rows = np.flatnonzero(in_bucket)
-    values: dict[str, float | None] = {}
-    for metric in (name for name in statistics if name != "lengths"):
-        values |= score_fields(metric, PRECOMPUTED_SCORERS[metric](), statistics[metric][rows], samples)
-    return BucketScore(**bounds, n=len(rows), values=values)
+    scores = {}
+    for metric in statistics:
+        if metric != "lengths":
+            fields = score_fields(metric, PRECOMPUTED_SCORERS[metric](), statistics[metric][rows], samples)
+            half_width, middle = fields.get(f"{metric}_ci"), fields.get(f"{metric}_mean")
+            scores[metric] = Score(value=fields[metric], half_width=half_width, middle=middle)
+            for name in WITHOUT_INTERVAL:
+                if name in fields:
+                    scores[name] = Score(value=fields[name])
+    return BucketScore(**bounds, n=len(rows), scores=scores)
+
+
+def comparison_progress(experiment: Experiment, num_tests: int) -> tqdm:
+    """A progress bar of the comparisons of each row on each test set."""
+    rows = {system.base_name for system in experiment.systems.values()} - {experiment.baseline}
+    is_hidden = not rows or not sys.stderr.isatty()
+    return tqdm(total=num_tests * len(rows), desc="comparing", unit="row", leave=False, disable=is_hidden)
 
 
 def compare_with_baseline(
-    experiment: Experiment, systems: Mapping[str, SystemResult]
-) -> Iterator[tuple[str, Comparison]]:
-    """For each test set, the p-values of each row but the baseline's."""
-    members: dict[str, list[str]] = {}
-    for name, system in systems.items():
-        members.setdefault(system.row, []).append(name)
-    score = next(iter(experiment.systems.values())).score
-
-    def path(name: str, test: str) -> Path:
-        return experiment.paths.system(name).statistic(test)
-
-    compared_rows = [row for row in members if row != experiment.baseline]
-    tests = next(iter(systems.values())).tests
-    with tqdm(
-        total=len(tests) * len(compared_rows),
-        desc="comparing",
-        unit="row",
-        leave=False,
-        disable=not compared_rows or not sys.stderr.isatty(),
-    ) as progress:
-        for test, result in tests.items():
-            statistics = {row: [read_statistics(path(name, test)) for name in names] for row, names in members.items()}
-            labels = [bucket.label for bucket in result.all_buckets]
-            p_values_by_row = {}
-            for row in compared_rows:
-                p_values_by_row[row] = p_values(
-                    statistics[row],
-                    statistics[experiment.baseline],
-                    score.bucket_edges,
-                    labels,
-                    score.bootstrap_samples,
-                )
-                progress.update()
-            yield test, p_values_by_row
+    experiment: Experiment, statistics: Mapping[str, Statistics], labels: Sequence[str], progress: tqdm
+) -> Comparison:
+    """The p-values of each row but the baseline's, from the statistics of each system on one test set."""
+    members: dict[str, list[Statistics]] = {}
+    for name, of_system in statistics.items():
+        members.setdefault(experiment.systems[name].base_name, []).append(of_system)
+    baseline, settings = members.pop(experiment.baseline), next(iter(experiment.systems.values())).score
+    compared = {}
+    for row, seeds in members.items():
+        compared[row] = p_values(seeds, baseline, settings.bucket_edges, labels, settings.bootstrap_samples)
+        progress.update()
+    return compared
 
 
-def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> None:
+def validate_comparable(systems: Mapping[str, SystemRecord]) -> None:
     """Raise a ValueError unless all rows of a table have the same tokenizer and test sets."""
     hashes = {}
     for name, system in systems.items():

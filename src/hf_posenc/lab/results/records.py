@@ -1,6 +1,7 @@
 """Records of saved results: `RunResults` is results.json, and `SystemScores` is a system's scores.json.
 
-A field's metadata has its JSON key if that differs from its name.
+pydantic validates them where a file is read, and where a record is made. A file has the names of the fields, with a few
+older ones in a diagnosis. Keys without a field are dropped. What is None is left out of a file.
 
 A `Diagnosis` is what `diagnose` has measured of a system on a test set. It holds sums and means, never attention
 weights: losses by target position, distance and entropy of attention by head, and source positions of greedy decodings.
@@ -10,85 +11,86 @@ tokens.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from ...utils.run_folder import name_conflict
-from .json_records import (
-    OMIT,
-    OTHERS,
-    UNSAVED,
-    Count,
-    FileRecord,
-    Flag,
-    Label,
-    Line,
-    Name,
-    Number,
-    Rule,
-    Text,
-    is_number,
-)
+from annotated_types import Predicate
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from ...utils.run_folder import NAME_RULE, is_valid_name, name_conflict
 
 # The lowest and the highest possible value of each metric that is no percentage from 0 to 100.
 SCALES = {
     "ter": (0.0, math.inf), "bertscore": (-100.0, 100.0), "perplexity": (1.0, math.inf),
     "length_ratio": (0.0, math.inf), "bleu_lost": (-100.0, 100.0),
 }  # fmt: skip
-VERSION = 3  # of results.json and scores.json
+WITHOUT_INTERVAL = ("brevity_penalty", "length_ratio")  # scores that the metric estimates no interval for
+VERSION = 4  # of results.json and scores.json
+RECORD = ConfigDict(extra="ignore", validate_by_name=True, validate_by_alias=True)
 
 
-def is_readable_version(value: object) -> bool:
-    return type(value) is int and value == VERSION
+def is_line(value: str) -> bool:
+    """Whether a text is one that cannot change the look of the page or of the terminal that it is shown in."""
+    return len(value) <= 1000 and value.isprintable()
 
 
-def is_published_score(value: object) -> bool:
-    """Whether it is one number for all pairs, or a list with one for each bucket; null if the publication has none."""
-    return all(item is None or is_number(item) for item in (value if isinstance(value, list) else [value]))
-
-
+Number = Annotated[
+    float, Field(strict=True, gt=-(2**63), lt=2**63, allow_inf_nan=False, description="a number")
+]  # Python's floats hold all of these
+Count = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63, description="a whole number")]
+Flag = Annotated[bool, Field(strict=True)]
+Name = Annotated[str, Predicate(is_valid_name), Field(description=NAME_RULE)]
+Line = Annotated[str, Predicate(is_line), Field(description="a line of text")]
+Label = Annotated[
+    str,
+    Field(
+        pattern=r"^(all|beyond|\[\d+,\d+\]|>\d+)$",
+        description="the label of a length group, such as [0,25] or >100",
+    ),
+]
+# One number for all pairs, or a list with one for each bucket; null if the publication has none.
 PublishedScore = Annotated[
-    float | list[float | None] | None,
-    Rule("a number, a list with one for each length group, or null", is_published_score),
+    Number | list[Number | None] | None, Field(description="a number, a list with one for each length group, or null")
 ]
 Version = Annotated[
     int,
-    Rule(f"{VERSION}, the version that this hf_posenc reads", is_readable_version),
+    Predicate(lambda version: version == VERSION),
+    Field(strict=True, description=f"{VERSION}, the version that this hf_posenc reads"),
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class LossSums:
     """Sums over sentences at each target position (P): nats of negative log likelihood, and tokens."""
 
-    nll: tuple[Number, ...] = field(metadata={"key": "nats"})
+    nll: Annotated[tuple[Number, ...], Field(alias="nats")]
     tokens: tuple[Count, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class LossBucket:
     """The loss of the pairs of a length bucket; without pairs it has no perplexity, with one no standard error."""
 
     low: Count
-    high: Count | None
+    high: Count | None = None
     label: Label
     n: Count
-    nll: Number = field(metadata={"key": "nats"})
+    nll: Annotated[Number, Field(alias="nats")]
     tokens: Count
     perplexity: Number | None = None
-    standard_error: Number | None = field(default=None, metadata={"key": "nats_standard_error"})
+    standard_error: Annotated[Number | None, Field(alias="nats_standard_error")] = None
     by_position: LossSums
     n_in_test_set: Count
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class LossByPosition(LossSums):
     """The sums of all pairs, and those of each length bucket."""
 
-    buckets: tuple[LossBucket, ...] = field(metadata={"key": "groups"})
+    buckets: Annotated[tuple[LossBucket, ...], Field(alias="groups")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class HeadDistances:
     """The mean distance of attention in tokens (L, H) over `queries`, and `uniform`, that of equal weights."""
 
@@ -97,23 +99,23 @@ class HeadDistances:
     uniform: Number
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class StackDistances:
     """A stack's attention in sentences within the maximum training length, and in longer ones; None without any."""
 
-    inside: HeadDistances | None
-    beyond: HeadDistances | None
+    inside: HeadDistances | None = None
+    beyond: HeadDistances | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class AttentionDistance:
     """The distance of self-attention; None for a stack without."""
 
-    encoder: StackDistances | None
-    decoder: StackDistances | None
+    encoder: StackDistances | None = None
+    decoder: StackDistances | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class EntropyBucket:
     """The mean entropy of attention in nats (L, H) in a length bucket, and `uniform`, that of equal weights.
 
@@ -121,36 +123,36 @@ class EntropyBucket:
     """
 
     low: Count
-    high: Count | None
+    high: Count | None = None
     label: Label
     n: Count
     queries: Count
-    mean: tuple[tuple[Number, ...], ...] | None
-    uniform: Number | None
+    mean: tuple[tuple[Number, ...], ...] | None = None
+    uniform: Number | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class AttentionEntropy:
     """The entropy of the encoder's self-attention and of cross-attention, by length; None for a model without."""
 
-    encoder: tuple[EntropyBucket, ...] | None
-    cross: tuple[EntropyBucket, ...] | None
+    encoder: tuple[EntropyBucket, ...] | None = None
+    cross: tuple[EntropyBucket, ...] | None = None
 
     @property
     def by_side(self) -> dict[str, tuple[EntropyBucket, ...] | None]:
         return {"encoder": self.encoder, "cross": self.cross}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class DecodingScore:
     """BLEU of some decodings with half of its 95 % interval, and their length ratio."""
 
-    bleu: Number | None
-    half_width: Number | None = field(metadata={"key": "bleu_ci"})
-    length_ratio: Number | None
+    bleu: Number | None = None
+    half_width: Annotated[Number | None, Field(alias="bleu_ci")] = None
+    length_ratio: Number | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class CentroidMovement:
     """The movement of the centroid of cross-attention: number of steps, fractions of jumps and backward steps, and the
     final position."""
@@ -161,7 +163,7 @@ class CentroidMovement:
     final: Number
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class DecodingExample:
     """One decoding: the numbers of source and reference tokens, and at each generated token (T) the centroid of
     cross-attention and the source position of the alignment, None without them."""
@@ -169,52 +171,52 @@ class DecodingExample:
     source: Count
     target: Count
     ended: Flag
-    centroid: tuple[Number, ...] | None = field(metadata={"key": "centre"})
-    source_position: tuple[Number, ...] | None = field(metadata={"key": "place"})
+    centroid: Annotated[tuple[Number, ...] | None, Field(alias="centre")] = None
+    source_position: Annotated[tuple[Number, ...] | None, Field(alias="place")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class DecodingBucket:
     """The decodings of a length bucket's pairs; without pairs it has only its bounds."""
 
     low: Count
-    high: Count | None
+    high: Count | None = None
     label: Label
     n: Count
-    greedy: DecodingScore | None = field(default=None, metadata=OMIT)
-    end_forbidden: DecodingScore | None = field(default=None, metadata=OMIT)
-    ended: Number | None = field(default=None, metadata=OMIT)
-    movement: CentroidMovement | None = field(default=None, metadata={"key": "centre", **OMIT})
-    examples: tuple[DecodingExample, ...] | None = field(default=None, metadata=OMIT)
+    greedy: DecodingScore | None = None
+    end_forbidden: DecodingScore | None = None
+    ended: Number | None = None
+    movement: Annotated[CentroidMovement | None, Field(alias="centre")] = None
+    examples: tuple[DecodingExample, ...] | None = None
 
     @property
     def first_example(self) -> DecodingExample | None:
         return self.examples[0] if self.examples else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class DecodingDiagnosis:
     """Greedy decodings of a few pairs of each length bucket; a step of more than `far` tokens is a jump."""
 
     pairs_per_group: Count
     tokens_per_group: Count
     far: Count
-    buckets: tuple[DecodingBucket, ...] = field(metadata={"key": "groups"})
+    buckets: Annotated[tuple[DecodingBucket, ...], Field(alias="groups")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis(FileRecord):
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class Diagnosis:
     """The diagnosis of one system on one test set. Older ones have neither entropies nor decodings."""
 
     test_set_sha256: Line
     n: Count
-    pairs_per_group: Count | None
-    training_limit: Count | None
+    pairs_per_group: Count | None = None
+    training_limit: Count | None = None
     targets_cut: Count
-    lengths_known: Flag | None = field(default=None, metadata=OMIT)
+    lengths_known: Flag | None = None
     loss_by_position: LossByPosition
     attention_distance: AttentionDistance
-    attention_entropy: AttentionEntropy | None = field(default=None, metadata=OMIT)
+    attention_entropy: AttentionEntropy | None = None
     decoding: DecodingDiagnosis | None = None
 
     @property
@@ -236,68 +238,77 @@ class Diagnosis(FileRecord):
         return self.decoding.buckets if self.decoding else ()
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % confidence interval. `half_width` is None for fewer than two pairs. `mean` is its middle if that is the
-    mean of the bootstrap samples, not the score."""
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class Score:
+    """A corpus score with its 95 % interval. From scoring to tables and figures it is this record.
 
-    half_width: float | None
-    mean: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketScore:
-    """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
-
-    `values` has the scores by the metric's name, None without pairs. `bleu_mean` and `bleu_ci` are the interval of
-    `bleu`. A mean over seeds has the mean number of pairs, the number of `seeds` that have any, and in `bleu_low` and
-    `bleu_high` the lowest and the highest seed.
+    `value`: None without pairs.
+    `half_width`: half of the interval, None without one: for a score that has none, and for fewer than two pairs.
+    `middle`: the middle of the interval if that is the mean of the bootstrap samples, not the score.
+    `lowest`, `highest`: of the seeds that the score is a mean of.
     """
 
-    low: Count
-    high: Count | None
-    label: Label
-    n: Number
-    values: Mapping[Name, Number | None] = field(metadata=OTHERS)
-    seeds: int = field(default=1, metadata=UNSAVED)
-
-    def score(self, metric: str) -> float | None:
-        return self.values.get(metric)
-
-    def interval(self, metric: str) -> Interval | None:
-        """None where no interval was estimated."""
-        if f"{metric}_ci" not in self.values:
-            return None
-        return Interval(self.values[f"{metric}_ci"], self.values.get(f"{metric}_mean"))
-
-    def half_width(self, metric: str) -> float | None:
-        """Half of the 95 % interval, None without an interval."""
-        return self.values.get(f"{metric}_ci")
+    value: Number | None = None
+    half_width: Number | None = None
+    middle: Number | None = None
+    lowest: Number | None = None
+    highest: Number | None = None
 
     def leaves_scale(self, metric: str) -> bool:
         """Whether score ± half of the interval has values that the metric cannot have."""
-        score, half_width = self.score(metric), self.half_width(metric)
-        if score is None or half_width is None:
+        if self.value is None or self.half_width is None:
             return False
         lowest, highest = SCALES.get(metric, (0.0, 100.0))
-        return round(score - half_width, 9) < lowest or round(score + half_width, 9) > highest
+        return round(self.value - self.half_width, 9) < lowest or round(self.value + self.half_width, 9) > highest
 
     def seed_range(self, metric: str) -> tuple[float, float] | None:
         """The lowest and the highest seed, if the interval over seeds leaves the metric's scale; else None."""
-        low, high = self.values.get(f"{metric}_low"), self.values.get(f"{metric}_high")
-        return (low, high) if low is not None and high is not None and self.leaves_scale(metric) else None
+        if self.lowest is None or self.highest is None or not self.leaves_scale(metric):
+            return None
+        return self.lowest, self.highest
+
+
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class BucketScore:
+    """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
+
+    `scores` has them by the metric's name. A mean over seeds has the mean number `n` of pairs, and the number of
+    `seeds` that have any.
+    """
+
+    low: Count
+    high: Count | None = None
+    label: Label
+    n: Count | Number
+    scores: Mapping[Name, Score]
+    seeds: Annotated[int, Field(exclude=True)] = 1
+
+    def score(self, metric: str) -> float | None:
+        return self.scored(metric).value
+
+    def half_width(self, metric: str) -> float | None:
+        """Half of the 95 % interval, None without an interval."""
+        return self.scored(metric).half_width
+
+    def seed_range(self, metric: str) -> tuple[float, float] | None:
+        """The lowest and the highest seed, where tables show them in place of the interval."""
+        return self.scored(metric).seed_range(metric)
+
+    def scored(self, metric: str) -> Score:
+        """The score with its interval. One without a value if the metric was not computed."""
+        return self.scores.get(metric, Score())
 
     @property
     def has_intervals(self) -> bool:
-        return any(name.endswith("_ci") for name in self.values)
+        return any(score.half_width is not None for score in self.scores.values())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class LengthScores:
     """The scores of a test set: of all its pairs, and of each length bucket, shortest first."""
 
-    overall: BucketScore = field(metadata={"key": "all"})
-    buckets: tuple[BucketScore, ...] = field(metadata={"key": "groups"})
+    overall: BucketScore
+    buckets: tuple[BucketScore, ...]
 
     @property
     def all_buckets(self) -> tuple[BucketScore, ...]:
@@ -308,8 +319,8 @@ class LengthScores:
 ScoresByRow = Mapping[str, Mapping[str, LengthScores]]  # of each row of a table, each test set
 
 
-@dataclass(frozen=True)
-class TranslationTime(FileRecord):
+@dataclass(frozen=True, config=RECORD)
+class TranslationTime:
     """The time of translating a test set: seconds of the slowest process, and of all processors together."""
 
     seconds: Number
@@ -317,7 +328,7 @@ class TranslationTime(FileRecord):
     processes: Count
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class TestSetTranslations:
     """A system's translations of a test set, in the order of its sources.
 
@@ -328,37 +339,46 @@ class TestSetTranslations:
     __test__ = False  # no class of tests
 
     texts: tuple[str, ...]
-    truncated: tuple[bool, ...]
+    truncated: tuple[Flag, ...]
     time: TranslationTime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class ScoredTestSet(LengthScores):
-    """The scores of one system on one test set. `truncated` counts translations cut at their maximum length. `by` is
-    the side whose length defines the buckets, and `signatures` are the scorers'. `time` is None if it was not
-    measured."""
+    """The scores of one system on one test set.
 
-    signatures: Mapping[Name, Line | None] | None = field(default=None, metadata=OMIT)
+    `signatures`: of the scorers.
+    `by`: the side whose length defines the buckets.
+    `truncated`: the number of translations that were cut at their maximum length.
+    `time`: None if it was not measured.
+    `by_prediction`: the scores by the translations' lengths, None if they were not scored so.
+    `beyond`: the scores of all pairs longer than any system's maximum training length. scores.json has none, because
+        other systems may be added to a run.
+    """
+
+    signatures: Mapping[Name, Line | None] | None = None
     by: Line = "source"
     truncated: Count
     time: TranslationTime | None = None
     test_set_sha256: Line
+    by_prediction: tuple[BucketScore, ...] | None = None
+    beyond: BucketScore | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSummary(FileRecord):
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class TrainingSummary:
     """The outcome of a training: steps, seconds, last loss, the step of the saved model, parameters, pairs."""
 
-    steps: Count | None = field(default=None, metadata=OMIT)
-    seconds: Number | None = field(default=None, metadata=OMIT)
+    steps: Count | None = None
+    seconds: Number | None = None
     loss: Number | None = None
-    best_step: Count | None = field(default=None, metadata=OMIT)
-    processes: Count | None = field(default=None, metadata=OMIT)
+    best_step: Count | None = None
+    processes: Count | None = None
     parameters: Count
-    pairs: Count | None = field(default=None, metadata=OMIT)
+    pairs: Count | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=RECORD)
 class SegmentedSystem:
     """The system whose model translates the segments, and the kind of segmentation."""
 
@@ -366,22 +386,31 @@ class SegmentedSystem:
     segmentation: Line
 
 
-@dataclass(frozen=True, kw_only=True)
-class SystemScores(FileRecord):
-    """A system's scores.json. Segmented systems have no training.
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class SystemRecord:
+    """The scores of a system on each test set. Segmented systems have no training.
 
     `tokenizer` is its hash. `max_length` is the maximum training length in subwords, None without a limit.
     """
 
-    version: Version = VERSION
     tokenizer: Line
-    max_length: Count | None
+    max_length: Count | None = None
     tests: Mapping[Name, ScoredTestSet]
-    training: TrainingSummary | None = field(default=None, metadata=OMIT)
-    segment: SegmentedSystem | None = field(default=None, metadata=OMIT)
+    training: TrainingSummary | None = None
+    segment: SegmentedSystem | None = None
 
-    def violation(self) -> str | None:
-        return name_conflict(self.tests)
+
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class SystemScores(SystemRecord):
+    """A system's scores.json."""
+
+    version: Version = VERSION
+
+    @model_validator(mode="after")
+    def validate_test_set_names(self) -> "SystemScores":
+        if conflict := name_conflict(self.tests):
+            raise ValueError(conflict)
+        return self
 
 
 class CurvePoint(NamedTuple):
@@ -395,7 +424,7 @@ class CurvePoint(NamedTuple):
 Curve = tuple[CurvePoint, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class TrainingCurves:
     """Loss in nats per token, of training (label-smoothed) and of the validation set, and the validation set's BLEU.
 
@@ -404,37 +433,37 @@ class TrainingCurves:
 
     loss: Curve
     eval_loss: Curve
-    eval_bleu: Curve | None = field(default=None, metadata=OMIT)
-    lengths_known: Flag | None = field(default=None, metadata=OMIT)
+    eval_bleu: Curve | None = None
+    lengths_known: Flag | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SystemResult:
-    """The results of one system.
-
-    `beyond` has the scores of all pairs longer than any system's maximum training length. `by_prediction` has those by
-    the translations' lengths (None if they were not scored so). `loss` and `diagnostics` are None without a training.
-    """
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class SystemResult(SystemRecord):
+    """The results of one system. `loss` and `diagnostics` are None without a training."""
 
     row: Name
     min_length: Count | None = None
-    tokenizer: Line
-    max_length: Count | None
-    tests: Mapping[Name, ScoredTestSet]
-    training: TrainingSummary | None = field(default=None, metadata=OMIT)
-    segment: SegmentedSystem | None = field(default=None, metadata=OMIT)
-    loss: TrainingCurves | None = field(default=None, metadata=OMIT)
-    diagnostics: Mapping[Name, Diagnosis] | None = field(default=None, metadata=OMIT)
-    beyond: Mapping[Name, BucketScore]
-    by_prediction: Mapping[Name, tuple[BucketScore, ...]] | None = field(default=None, metadata=OMIT)
+    loss: TrainingCurves | None = None
+    diagnostics: Mapping[Name, Diagnosis] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=RECORD)
 class PValues:
-    """P-values of a difference from the baseline, by paired approximate randomisation and by paired bootstrap."""
+    """P-values of a difference from the baseline.
+
+    `randomisation`, `bootstrap`: by paired approximate randomisation and by paired bootstrap, the largest of the seeds,
+        and 1 where seeds disagree on which row is better.
+    `pooled`: by approximate randomisation of the mean over seeds; None if rows have different numbers of seeds.
+    """
 
     randomisation: Number
     bootstrap: Number
+    pooled: Number | None = None
+
+    @property
+    def deciding(self) -> float:
+        """The p-value that marks a difference as significant."""
+        return self.randomisation if self.pooled is None else self.pooled
 
 
 BucketPValues = Mapping[Name, PValues]  # by metric
@@ -442,25 +471,25 @@ RowPValues = Mapping[Label, BucketPValues]  # by bucket, "all" among them
 Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=RECORD)
 class PublishedTable:
     """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
 
-    source: Text
+    source: str
     test: Name
     rows: Mapping[Name, Mapping[Name, PublishedScore]]
     num_pairs: tuple[Count | None, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunResults(FileRecord):
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class RunResults:
     """A run's results.json. `max_per_bucket` is the maximum number of pairs sampled from each bucket."""
 
     version: Version = VERSION
     baseline: Name
     systems: Mapping[Name, SystemResult]
     comparisons: Mapping[Name, Comparison]
-    reference_table: PublishedTable | None
+    reference_table: PublishedTable | None = None
     max_per_bucket: Count | None = None
 
     @property
@@ -472,19 +501,24 @@ class RunResults(FileRecord):
         """Every system has the same."""
         return list(next(iter(self.systems.values())).tests)
 
+    @model_validator(mode="after")
+    def validate_names(self) -> "RunResults":
+        """Refuse a name that is not one of the run's systems, test sets or rows."""
+        if violation := self.violation():
+            raise ValueError(violation)
+        return self
+
     def violation(self) -> str | None:
-        """The first name that is not one of the run's systems, test sets or rows."""
+        """The first name that is not one of the run's systems, test sets or rows; None without one."""
         rows = set(self.row_by_system.values())
         if self.baseline not in rows:
             named = ", ".join(rows) or "but there are none"
             return f"baseline must be a row of its systems, {named}; it is {self.baseline!r}"
-        tests = self.test_sets
+        if not (tests := self.test_sets):
+            return f"{next(iter(self.systems))}.tests must have a test set or more, but there is none"
         for name, system in self.systems.items():
-            by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
-            by_test_set["by_prediction"] = system.by_prediction
-            for key, mapping in by_test_set.items():
-                if mapping is not None and mapping.keys() != set(tests):
-                    return f"{name}.{key} must have the test sets {', '.join(tests)}, but it has {', '.join(mapping)}"
+            if system.tests.keys() != set(tests):
+                return f"{name}.tests must have the test sets {', '.join(tests)}, but it has {', '.join(system.tests)}"
         if missing := set(tests) - self.comparisons.keys():
             return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
         published = self.reference_table

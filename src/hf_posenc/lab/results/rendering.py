@@ -127,21 +127,33 @@ TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
 TABLE_SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
 
 
+CSV_COLUMNS = (
+    "test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci", "lowest_seed", "highest_seed",
+    "p_randomisation", "p_bootstrap", "p_pooled",
+)  # fmt: skip
+
+
 def render_csv(rows: TableRows) -> str:
-    """Every score in full, a line each, with its interval and p-values against the baseline."""
+    """Every score in full, a line each, with its interval and p-values against the baseline.
+
+    As in the tables, the interval is `ci`, half of it, or the lowest and the highest seed where it leaves the scale.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
-    writer.writerow([*names, "p_randomisation", "p_bootstrap"])
+    writer.writerow(CSV_COLUMNS)
     for system, tests in rows.scores.items():
         for test, result in tests.items():
             for group in result.all_buckets:
                 p_values = bucket_p_values(rows.comparisons.get(test), system, group)
                 fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
                 for metric, *_ in available_scores([group]):
+                    interval: list[float | None] = [group.half_width(metric), None, None]
+                    if (seed_range := group.seed_range(metric)) is not None:
+                        interval = [None, *seed_range]
                     p = p_values.get(metric)
-                    scores = [group.score(metric), group.half_width(metric), p and p.randomisation, p and p.bootstrap]
-                    writer.writerow(map(csv_cell, [*fields, metric, *scores]))
+                    tests_of_metric = [p.randomisation, p.bootstrap, p.pooled] if p else [None, None, None]
+                    line = [*fields, metric, group.score(metric), *interval, *tests_of_metric]
+                    writer.writerow(map(csv_cell, line))
     return buffer.getvalue()
 
 

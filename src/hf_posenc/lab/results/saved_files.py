@@ -5,57 +5,82 @@ Therefore names must be valid and numbers must be numbers. An error names the fi
 """
 
 import json
+import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from ...utils.manifest import is_in_manifest, save_file, verified, write_file
 from ...utils.run_folder import ReportPaths, translation_time
 from ...utils.text_io import JsonObject, json_line
-from .json_records import (
-    OTHERS,
-    Anything,
-    FileRecord,
-    Flag,
-    Name,
-    Text,
-    parse,
-    parse_file,
-    read_json,
-    read_record,
-    write_record,
-)
-from .records import (
-    Curve,
-    CurvePoint,
-    RunResults,
-    TestSetTranslations,
-    TrainingCurves,
-    TranslationTime,
-)
+from ..config.errors import find_violation, validator
+from .records import RECORD, Curve, Name, RunResults, TestSetTranslations, TrainingCurves, TranslationTime
 
-REQUIRED_KEYS = ("baseline", "systems", "comparisons", "reference_table")  # of a results.json
+T = TypeVar("T")
+REQUIRED_KEYS = ("baseline", "systems", "comparisons")  # of a results.json
 
 
-@dataclass(frozen=True, kw_only=True)
+def read_record(cls: type[T], path: Path) -> T:
+    """Read and verify a saved JSON file. A ValueError names the file if its content has another form."""
+    return parse_file(cls, read_json(path), path)
+
+
+def write_record(path: Path, record: object, *, indent: int | None = None) -> None:
+    """Write a record as JSON, with an entry in its folder's manifest."""
+    write_file(path, json.dumps(to_json(record), indent=indent))
+
+
+def to_json(record: object) -> Any:
+    """The record as plain values for `json.dumps`, without those that are None."""
+    return to_jsonable_python(record, exclude_none=True)
+
+
+def read_json(path: Path) -> JsonObject:
+    """The object in a saved JSON file, which is verified before. It may be compressed, with the suffix .xz."""
+    with verified(path):
+        content = path.read_bytes()
+        return dict(json.loads(lzma.decompress(content) if path.suffix == ".xz" else content))
+
+
+def parse_file(cls: type[T], content: object, path: Path) -> T:
+    """Parse the content of a file. A ValueError names the file and the location of the invalid value."""
+    try:
+        return validated(cls, content)
+    except ValidationError as error:
+        violation = find_violation(error, cls, content, path.stem)
+        raise ValueError(
+            f"Saved files must be as train.py writes them, but in {path} {violation.problem}. Restore the file, or "
+            "delete it and run train.py CONFIG again."
+        ) from None
+
+
+def validated(cls: type[T], content: object) -> T:
+    """The content as an instance of `cls`. A pydantic.ValidationError if it has another form."""
+    hashable: Any = cls
+    record: T = validator(hashable).validate_python(content)
+    return record
+
+
+@dataclass(frozen=True, config=RECORD)
 class SavedData:
     """The validated part of the section `data` of a settings.yaml."""
 
     source_language: Name
     target_language: Name
-    train: Mapping[Name, Anything]
-    test: Mapping[Name, Anything]
-    others: Mapping[Name, Anything] = field(metadata=OTHERS)
+    train: Mapping[Name, Any]
+    test: Mapping[Name, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedSettings(FileRecord):
-    """The validated part of a settings.yaml."""
+@dataclass(frozen=True, config=RECORD)
+class SavedSettings:
+    """The validated part of a settings.yaml: languages, corpora and test sets have valid names."""
 
     data: SavedData
-    others: Mapping[Name, Anything] = field(metadata=OTHERS)
 
 
 def read_results(folder: Path) -> RunResults:
@@ -73,7 +98,7 @@ def read_results(folder: Path) -> RunResults:
         raise ValueError(
             f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
         )
-    return parse_results(results, path)
+    return parse_file(RunResults, results, path)
 
 
 def write_results(folder: Path, results: RunResults) -> None:
@@ -90,8 +115,7 @@ def read_losses(path: Path) -> TrainingCurves:
 
 def curve(lines: Sequence[JsonObject], key: str) -> Curve:
     """The points of a log for one key."""
-    points = ([line["step"], line["seconds"], line[key]] for line in lines if key in line)
-    return tuple(parse(CurvePoint, point, key) for point in points)
+    return validated(Curve, [[line["step"], line["seconds"], line[key]] for line in lines if key in line])
 
 
 def has_translations(path: Path) -> bool:
@@ -108,9 +132,8 @@ def read_translations(path: Path, num_sources: int) -> TestSetTranslations:
         lines = read_json_lines(path)
         if len(lines) != num_sources:
             raise ValueError(f"it has {len(lines)} translations of {num_sources} sources")
-        texts = tuple(parse(Text, line["text"], "text") for line in lines)
-        truncated = tuple(parse(Flag, line["truncated"], "truncated") for line in lines)
-    return TestSetTranslations(texts=texts, truncated=truncated, time=time)
+        texts, truncated = [line["text"] for line in lines], [line["truncated"] for line in lines]
+        return TestSetTranslations(texts=tuple(texts), truncated=tuple(truncated), time=time)
 
 
 def write_translations(path: Path, translations: TestSetTranslations) -> None:
@@ -139,15 +162,5 @@ def read_json_lines(path: Path) -> list[JsonObject]:
     """The objects of a JSON lines file. It must have one or more lines, and the last one must be complete."""
     *lines, unterminated = path.read_text(encoding="utf-8").split("\n")
     if unterminated or not lines:
-        raise ValueError("it is empty" if not lines and not unterminated else "its last line is cut short")
+        raise ValueError("its last line is cut short" if lines or unterminated else "it is empty")
     return [json.loads(line) for line in lines]
-
-
-def parse_results(results: object, path: Path) -> RunResults:
-    """The record of a results.json. A ValueError for invalid or contradicting values."""
-    return parse_file(RunResults, results, path)
-
-
-def validate_settings(settings: object, path: Path) -> None:
-    """Refuse a settings.yaml whose languages, corpora or test sets have invalid names."""
-    parse_file(SavedSettings, settings, path)

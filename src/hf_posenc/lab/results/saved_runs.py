@@ -29,6 +29,7 @@ from .tables import (
     available_scores,
     describe_system,
     format_cell,
+    has_pooled_tests,
     length_unit,
     sign_notes,
 )
@@ -278,7 +279,7 @@ def best_cells(columns: Sequence[Column], means: ScoresByRow) -> frozenset[tuple
         scores = {}
         for line, tests in enumerate(means.values()):
             if bucket := column.bucket(tests):
-                scores[line] = bucket.values[column.metric] or 0.0
+                scores[line] = bucket.score(column.metric) or 0.0
         if len(scores) < 2 or column.metric in UNRANKED:
             continue
         best = min(scores.values()) if column.metric in LOWER_IS_BETTER else max(scores.values())
@@ -319,7 +320,9 @@ def table_notes(
         buckets = [column.bucket(tests) for column in columns]
         buckets_by_row.append([bucket for bucket in buckets if bucket is not None])
     is_tested = any(tested.values())
-    notes = [BEST_NOTE, *sign_notes(buckets_by_row, base.name if base and is_tested else None)]
+    is_pooled = any(has_pooled_tests([by_test]) for by_test in tested.values())
+    base_name = base.name if base and is_tested else None
+    notes = [BEST_NOTE, *sign_notes(buckets_by_row, base_name, is_pooled=is_pooled)]
     if base and (untested := [name for name in means if name != base.name and not tested[name]]):
         notes.append(f"not tested, for want of saved statistics: {', '.join(untested)}")
     return tuple(notes)

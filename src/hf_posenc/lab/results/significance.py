@@ -4,14 +4,14 @@ A row of one training has the bootstrap's 95 % interval over sentences. A row of
 Student's 95 % interval over them, the variation of training alone. Differences are tested by sacrebleu's paired
 bootstrap and by paired approximate randomisation, on the saved sentence statistics.
 
-A row of several seeds is compared seed by seed, and its p-value is the largest of them. It is 1 if seeds disagree on
-which row is better. `paired_randomization` pools the seeds and takes any units. P-values are not corrected for
-multiple comparisons.
+A row of several seeds is compared seed by seed, where its p-value is the largest of them, or 1 if seeds disagree on
+which row is better. A test pooled over the seeds marks a difference in tables. `paired_randomization` is that test for
+any units. P-values are not corrected for multiple comparisons.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from ...metrics.length_buckets.scorers import (
     corpus_scores,
     sacrebleu_seed,
 )
-from .records import BucketScore, LengthScores, PValues
+from .records import WITHOUT_INTERVAL, BucketScore, LengthScores, PValues, Score
 
 # Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds. For more seeds the last one is conservative.
 # A table, because no dependency has the quantile. scipy, which has these digits, takes 140 MB.
@@ -34,6 +34,7 @@ STUDENT_T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
+TRIALS_PER_SAMPLE = 10  # of randomisation, for each bootstrap sample: the ratio of sacrebleu's defaults
 DRAWS_PER_CALL = 32  # numpy draws Booleans in groups of 32; the rest of a group is lost at the end of a block
 DRAWS_PER_BLOCK = 2**21  # Booleans of a block, at least DRAWS of each pair
 
@@ -47,10 +48,10 @@ def mean_over_seeds(
     members: dict[str, list[Mapping[str, LengthScores]]] = {}
     for name, tests in scores.items():
         members.setdefault(row_by_system[name], []).append(tests)
-    return {
-        row: {test: mean_length_scores([seed[test] for seed in seeds]) for test in seeds[0]}
-        for row, seeds in members.items()
-    }
+    rows: dict[str, dict[str, LengthScores]] = {}
+    for row, seeds in members.items():
+        rows[row] = {test: mean_length_scores([seed[test] for seed in seeds]) for test in seeds[0]}
+    return rows
 
 
 def mean_length_scores(seeds: Sequence[LengthScores]) -> LengthScores:
@@ -72,21 +73,22 @@ def mean_bucket_scores(buckets: Sequence[BucketScore]) -> BucketScore:
     first = nonempty[0]
     if len(nonempty) == 1:
         return replace(first, n=mean_n)
-    values: dict[str, float | None] = {}
-    for metric in first.values:
-        if metric.endswith(("_mean", "_ci")):
-            continue
-        scores = [bucket.score(metric) for bucket in nonempty]
-        known_scores = [score for score in scores if score is not None]
-        if len(known_scores) < len(scores):
-            values[metric] = None
-            continue
-        values[metric] = statistics.mean(known_scores)
-        if first.interval(metric):
-            t = STUDENT_T_975[min(len(scores) - 1, len(STUDENT_T_975)) - 1]
-            values[f"{metric}_ci"] = t * statistics.stdev(known_scores) / math.sqrt(len(scores))
-            values |= {f"{metric}_low": min(known_scores), f"{metric}_high": max(known_scores)}
-    return replace(first, n=mean_n, values=values, seeds=len(nonempty))
+    scores = {}
+    for metric in first.scores:
+        scores[metric] = mean_score(metric, [bucket.score(metric) for bucket in nonempty])
+    return replace(first, n=mean_n, scores=scores, seeds=len(nonempty))
+
+
+def mean_score(metric: str, seeds: Sequence[float | None]) -> Score:
+    """The mean of two seeds or more with Student's 95 % interval over them; without a value if a seed has none."""
+    known = [seed for seed in seeds if seed is not None]
+    if len(known) < len(seeds):
+        return Score()
+    if metric in WITHOUT_INTERVAL:
+        return Score(value=statistics.mean(known))
+    t = STUDENT_T_975[min(len(known) - 1, len(STUDENT_T_975)) - 1]
+    half_width = t * statistics.stdev(known) / math.sqrt(len(known))
+    return Score(value=statistics.mean(known), half_width=half_width, lowest=min(known), highest=max(known))
 
 
 def p_values(
@@ -98,31 +100,42 @@ def p_values(
 ) -> dict[str, dict[str, PValues]]:
     """The p-values by bucket, "all" first, and metric, of a row against the baseline. Buckets of one pair have none.
 
-    Both arguments hold the statistics of each seed. If one has fewer seeds, they are reused. The bootstrap has
-    `samples`, and the randomisation ten times as many trials.
+    Both arguments hold the statistics of each seed, of the same pairs. The bootstrap has `samples`, and the
+    randomisation ten times as many trials.
     """
-    p_by_label: dict[str, dict[str, dict[str, float]]] = {}
-    signs: dict[tuple[str, str], set[bool]] = {}
-    num_seeds = max(len(system), len(baseline))
-    for ours, theirs, _ in zip(cycle(system), cycle(baseline), range(num_seeds), strict=False):
-        bucket_ids = np.searchsorted(edges, ours["lengths"])
-        for bucket, label in enumerate(labels, -1):
-            rows = slice(None) if bucket < 0 else np.flatnonzero(bucket_ids == bucket)
-            if len(ours["lengths"][rows]) < 2:
-                continue
-            for metric in (name for name in ours if name != "lengths"):
-                worst = p_by_label.setdefault(label, {}).setdefault(metric, dict.fromkeys(SIGNIFICANCE_TESTS, 0.0))
-                scorer, pair = PRECOMPUTED_SCORERS[metric](), (ours[metric][rows], theirs[metric][rows])
-                for test, (p_value, trials_per_sample) in SIGNIFICANCE_TESTS.items():
-                    worst[test] = max(worst[test], p_value(scorer, *pair, trials_per_sample * samples))
-                gain = np.subtract(*(corpus_score(scorer, sums).score for sums in pair))
-                signs.setdefault((label, metric), set()).add(bool(gain > 0))
-    for label, metric in (sums for sums, seen in signs.items() if len(seen) > 1):
-        p_by_label[label][metric] = dict.fromkeys(SIGNIFICANCE_TESTS, 1.0)
-    return {
-        label: {metric: PValues(**p_by_test) for metric, p_by_test in p_by_metric.items()}
-        for label, p_by_metric in p_by_label.items()
-    }
+    bucket_ids = np.searchsorted(edges, system[0]["lengths"])
+    found: dict[str, dict[str, PValues]] = {}
+    for bucket, label in enumerate(labels, -1):
+        rows = np.arange(len(bucket_ids)) if bucket < 0 else np.flatnonzero(bucket_ids == bucket)
+        if len(rows) < 2:
+            continue
+        found[label] = {}
+        for metric in system[0]:
+            if metric != "lengths":
+                ours, theirs = ([seed[metric][rows] for seed in seeds] for seeds in (system, baseline))
+                found[label][metric] = metric_p_values(PRECOMPUTED_SCORERS[metric](), ours, theirs, samples)
+    return found
+
+
+def metric_p_values(
+    scorer: CorpusScorer, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], samples: int
+) -> PValues:
+    """The p-values of one metric, from the counts (pairs, counts) of each seed.
+
+    If one system has fewer seeds, they are reused for the tests of each seed, and there is no pooled test.
+    """
+    randomisation, bootstrap, signs = 0.0, 0.0, set()
+    for one, other, _ in zip(cycle(ours), cycle(theirs), range(max(len(ours), len(theirs))), strict=False):
+        randomisation = max(randomisation, approximate_randomization(scorer, one, other, TRIALS_PER_SAMPLE * samples))
+        bootstrap = max(bootstrap, paired_bootstrap(scorer, one, other, samples))
+        signs.add(corpus_score(scorer, one).score > corpus_score(scorer, other).score)
+    if len(signs) > 1:  # seeds disagree
+        randomisation = bootstrap = 1.0
+    pooled = None
+    if len(ours) == len(theirs) > 1:
+        trials = TRIALS_PER_SAMPLE * samples
+        pooled = pooled_randomization(scorer, np.stack(ours), np.stack(theirs), trials, DRAWS_PER_BLOCK)
+    return PValues(randomisation, bootstrap, pooled)
 
 
 def approximate_randomization(
@@ -324,12 +337,3 @@ def sums_by_unit(counts: np.ndarray, unit_N: np.ndarray, num_units: int) -> np.n
     sums = np.zeros((num_units, counts.shape[1]), counts.dtype)
     np.add.at(sums, unit_N, counts)
     return sums
-
-
-# Each test takes scorer, statistics of both systems and a number of trials. It has so many trials for each bootstrap
-# sample, as in sacrebleu's defaults.
-SignificanceTest = Callable[[CorpusScorer, np.ndarray, np.ndarray, int], float]
-SIGNIFICANCE_TESTS: dict[str, tuple[SignificanceTest, int]] = {
-    "randomisation": (approximate_randomization, 10),
-    "bootstrap": (paired_bootstrap, 1),
-}

@@ -7,6 +7,7 @@ p-values. A table compares rows on one test set. Rows with different pairs in a 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import mean
 from typing import TypedDict
 
@@ -18,6 +19,7 @@ from .records import (
     PublishedScore,
     PublishedTable,
     RunResults,
+    Score,
     ScoredTestSet,
     ScoresByRow,
     SystemResult,
@@ -67,6 +69,12 @@ class TableRows:
             baseline=results.baseline,
             comparisons=results.comparisons,
         )
+
+    def notes(self, entries: Collection[Sequence[BucketScore]], *tests: str) -> tuple[str, ...]:
+        """The meaning of the signs in the cells of a table of these test sets."""
+        compared = [self.comparisons[test] for test in tests if self.comparisons.get(test)]
+        baseline = self.baseline if compared else None
+        return sign_notes(entries, baseline, is_pooled=has_pooled_tests(compared))
 
     def described_lengths(self) -> dict[str, str]:
         """Each row's training lengths in words, for a column headed "trained to"."""
@@ -184,13 +192,12 @@ def length_table(
         for line, system in zip(lines, groups_by_system, strict=True):
             line.insert(1, lengths[system])
     what = f"{test_set}, by {length_unit(columns)}: {' / '.join(name for _, name, _ in shown)}"
-    notes = sign_notes(groups_by_system.values(), rows.baseline if p_values else None)
-    return Table(headers, lines, what, notes)
+    return Table(headers, lines, what, rows.notes(groups_by_system.values(), test_set))
 
 
 def is_perplexity(buckets: Iterable[BucketScore]) -> bool:
     """Whether plain text was scored, in buckets by context length, and not pairs by source length."""
-    return any("perplexity" in bucket.values for bucket in buckets)
+    return any("perplexity" in bucket.scores for bucket in buckets)
 
 
 def length_unit(buckets: Iterable[BucketScore]) -> str:
@@ -233,8 +240,7 @@ def overview_table(rows: TableRows) -> Table:
     ]
     headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    notes = sign_notes(groups_by_system.values(), rows.baseline if rows.comparisons else None)
-    return Table(headers, lines, what, notes)
+    return Table(headers, lines, what, rows.notes(groups_by_system.values(), *columns))
 
 
 def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
@@ -267,7 +273,7 @@ def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
     scope = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
     entries = [[tests[test_set].overall] for tests in results.values()]
-    return Table(headers, lines, what, sign_notes(entries, rows.baseline if p_values else None))
+    return Table(headers, lines, what, rows.notes(entries, test_set))
 
 
 def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
@@ -304,7 +310,9 @@ def describe_pairs(group: BucketScore, all_pairs: BucketScore) -> str:
 
 
 def available_scores(groups: Iterable[BucketScore]) -> list[ScoreFormat]:
-    present = {metric for group in groups for metric in group.values}
+    present: set[str] = set()
+    for group in groups:
+        present.update(group.scores)
     return [score for score in SCORE_FORMATS if score[0] in present]
 
 
@@ -314,7 +322,7 @@ def bucket_p_values(p_values: Comparison | None, system: str, group: BucketScore
 
 
 def is_significant(p_values: BucketPValues, metric: str) -> bool:
-    return metric in p_values and p_values[metric].randomisation < SIGNIFICANCE_LEVEL
+    return metric in p_values and p_values[metric].deciding < SIGNIFICANCE_LEVEL
 
 
 def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: BucketPValues) -> str:
@@ -324,32 +332,49 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
         return "-"
     parts = []
     for metric, _, format_spec in shown:
-        value, half_width, seed_range = group.score(metric), group.half_width(metric), group.seed_range(metric)
-        part = "-" if value is None else format(value, format_spec)
-        if seed_range is not None:
+        score = group.scored(metric)
+        part = "-" if score.value is None else format(score.value, format_spec)
+        if (seed_range := score.seed_range(metric)) is not None:
             part += f" [{seed_range[0]:{format_spec}} to {seed_range[1]:{format_spec}}]"
-        elif value is not None and half_width is not None:
-            part += f" ±{half_width:{format_spec}}"
+        elif score.half_width is not None:
+            part += f" ±{score.half_width:{format_spec}}"
         parts.append(part + "*" * is_significant(p_values, metric))
     return " / ".join(parts)
 
 
-def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> tuple[str, ...]:
-    """The meaning of the signs in the cells. With a `baseline`, all other rows were compared with it."""
-    has_intervals = any(group.has_intervals for groups in entries for group in groups)
+def sign_notes(
+    entries: Collection[Sequence[BucketScore]], baseline: str | None, *, is_pooled: bool = False
+) -> tuple[str, ...]:
+    """The meaning of the signs in the cells. With a `baseline`, all other rows were compared with it, by tests pooled
+    over the seeds or with each of them."""
+    groups = list(chain.from_iterable(entries))
     is_text = any(map(is_perplexity, entries))
-    notes = [INTERVAL_NOTE.replace("sentences", "windows") if is_text else INTERVAL_NOTE] if has_intervals else []
-    notes += range_notes(group for groups in entries for group in groups)
+    notes = []
+    if any(group.has_intervals for group in groups):
+        notes.append(INTERVAL_NOTE.replace("sentences", "windows") if is_text else INTERVAL_NOTE)
+    notes += range_notes(groups)
     if is_text:
         notes.append(CONTEXT_NOTE)
     if baseline and len(entries) > 1:
-        notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
+        scope = "pooled over the seeds" if is_pooled else "with each seed"
+        notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, {scope}")
     return tuple(notes)
+
+
+def has_pooled_tests(p_values: Iterable[Comparison]) -> bool:
+    """Whether any row is marked by a test pooled over the seeds."""
+    for comparison in p_values:
+        for by_bucket in comparison.values():
+            for by_metric in by_bucket.values():
+                if any(p.pooled is not None for p in by_metric.values()):
+                    return True
+    return False
 
 
 def range_notes(groups: Iterable[BucketScore]) -> list[str]:
     """The meaning of square brackets, if a cell has them."""
-    return [RANGE_NOTE] if any(group.seed_range(metric) for group in groups for metric in group.values) else []
+    has_ranges = any(score.seed_range(metric) for group in groups for metric, score in group.scores.items())
+    return [RANGE_NOTE] if has_ranges else []
 
 
 def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
@@ -421,7 +446,7 @@ def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
     first, *_ = systems.values()
     lengths = training_lengths_by_row(systems)
     columns = degradation_columns(first.tests, lengths)
-    if not columns or "bleu" not in first.tests[columns[0][0]].overall.values:
+    if not columns or "bleu" not in first.tests[columns[0][0]].overall.scores:
         return None
     headers, rows = ["system", "trained to"], []
     for test, *places in columns:
@@ -484,13 +509,11 @@ def nonempty_buckets(buckets: Sequence[BucketScore]) -> list[tuple[int, BucketSc
 
 def degradation(buckets: Sequence[BucketScore], within: int, beyond: int) -> BucketScore:
     """The second bucket with the degradation from the first in place of its scores."""
-    before, behind = buckets[within], buckets[beyond]
-    values: dict[str, float | None] = {"bleu_lost": difference(before.score("bleu"), behind.score("bleu"))}
-    half_widths = [before.half_width("bleu"), behind.half_width("bleu")]
-    known_widths = [half_width for half_width in half_widths if half_width is not None]
-    if len(known_widths) == 2:
-        values["bleu_lost_ci"] = math.hypot(*known_widths)
-    return replace(behind, values=values)
+    before, behind = buckets[within].scored("bleu"), buckets[beyond].scored("bleu")
+    lost = Score(value=difference(before.value, behind.value))
+    if before.half_width is not None and behind.half_width is not None:
+        lost = replace(lost, half_width=math.hypot(before.half_width, behind.half_width))
+    return replace(buckets[beyond], scores={"bleu_lost": lost})
 
 
 def difference(first: float | None, second: float | None) -> float | None:

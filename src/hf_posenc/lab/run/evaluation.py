@@ -12,7 +12,6 @@ the same tokens. The context of a prediction is the window's tokens so far. Thre
 
 import hashlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,15 +27,14 @@ from transformers import PreTrainedModel
 
 from ...encodings.positions import at_least_float32
 from ...generation.translate import TranslationOutput
-from ...metrics.length_buckets.scorers import BucketBounds
+from ...metrics.length_buckets.scorers import token_counts
 from ...metrics.loading import load_length_buckets
 from ..config.settings import TEXT_SCORES, ScoreSettings
 from ..data.corpus import hash_test_set
 from ..data.segmentation import join_translations
 from ..data.tokenization import ExperimentTokenizer
-from ..results.aggregation import bucket_scores, scores_by_length
-from ..results.json_records import parse
-from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime
+from ..results.aggregation import ScoresByLength, scores_by_length
+from ..results.records import BucketScore, ScoredTestSet, TestSetTranslations, TranslationTime
 from ..results.saved_files import (
     has_translations,
     read_statistics,
@@ -45,6 +43,10 @@ from ..results.saved_files import (
     write_translations,
 )
 from .prepared_run import PreparedSystem
+
+# For each metric the counts (N, C) that it sums, and the `lengths` (N): of pairs; of plain text, the nats and tokens of
+# windows or positions.
+Statistics = dict[str, np.ndarray]
 
 
 class Translator(Protocol):
@@ -119,68 +121,76 @@ def join_segments(segments: Sequence[tuple[str, bool]], overlap_words: int) -> t
 
 
 def score_test_set(
+    system: PreparedSystem,
+    name: str,
     translations: TestSetTranslations,
-    test: Dataset,
-    target_language: str,
-    settings: ScoreSettings,
-    statistics_path: Path,
     num_proc: int = 1,
     progress: Callable[[int], object] | None = None,
 ) -> ScoredTestSet:
-    """The scores of one test set by the metric length_buckets.
+    """The scores of a system on one test set by the metric length_buckets.
 
-    Writes the sentence statistics, which comparisons are computed from, and the pairs' `lengths` to `statistics_path`.
-    `progress` is called with the number of pairs that have been read.
+    Writes the sentence statistics, which comparisons are computed from, with the pairs' `lengths`. `progress` is called
+    with the number of pairs that have been read.
     """
-    metric, result = compute_metrics(
-        translations, test, target_language, settings, settings.metrics, num_proc=num_proc, progress=progress
+    pairs, score = system.test_sets[name].pairs, system.settings.score
+    language = system.settings.data.target_language
+    statistics, signatures = compute_statistics(
+        translations, pairs, language, score, score.metrics, num_proc=num_proc, progress=progress
     )
-    write_statistics(statistics_path, {"lengths": np.array(metric.lengths), **metric.statistics})
-    by_length = {key: result[key] for key in ("all", "groups")}
-    scores = parse(LengthScores, by_length, "length_buckets")
+    statistics = {"lengths": np.array(pairs["source_length"]), **statistics}
+    write_statistics(system.paths.statistic(name), statistics)
     return ScoredTestSet(
-        overall=scores.overall,
-        buckets=scores.buckets,
-        signatures=result["signatures"],
-        by=result["by"],
+        **scores_by_source_and_prediction(statistics, translations, system.tokenizer, score),
+        signatures=signatures,
         truncated=sum(translations.truncated),
         time=translations.time,
-        test_set_sha256=hash_test_set(test),
+        test_set_sha256=hash_test_set(pairs),
     )
 
 
-def compute_metrics(
+class ScoresBySide(ScoresByLength):
+    """The scores by the sources' lengths, and by the translations'."""
+
+    by_prediction: tuple[BucketScore, ...]
+
+
+def scores_by_source_and_prediction(
+    statistics: Statistics, translations: TestSetTranslations, tokenizer: ExperimentTokenizer, score: ScoreSettings
+) -> ScoresBySide:
+    """All scores of a translated test set, from its sentence statistics."""
+    edges, samples = score.bucket_edges, score.bootstrap_samples
+    prediction_lengths = token_counts("predictions", list(translations.texts), tokenizer)
+    by_prediction = scores_by_length(statistics, prediction_lengths, edges, samples)["buckets"]
+    by_source = scores_by_length(statistics, statistics["lengths"].tolist(), edges, samples)
+    return {**by_source, "by_prediction": by_prediction}
+
+
+def compute_statistics(
     translations: TestSetTranslations,
     test: Dataset,
     target_language: str,
     settings: ScoreSettings,
     metrics: Sequence[str],
     **options: Any,
-) -> tuple[Any, Any]:
-    """The metric length_buckets, which then has the sentence statistics of `metrics`, and its result.
+) -> tuple[Statistics, dict[str, str | None]]:
+    """The sentence statistics of each metric, and the signatures of the scorers, by the metric length_buckets.
 
     `options` are further arguments of the metric.
     """
-    metric = load_length_buckets()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # not shown
-        result = metric.compute(
-            predictions=list(translations.texts),
-            references=[row[target_language] for row in test["translation"]],
-            source_lengths=list(test["source_length"]),
-            edges=settings.bucket_edges,
-            metrics=list(metrics),
-            bootstrap=settings.bootstrap_samples,
-            bleu_tokenize=settings.bleu_tokenize,
-            bertscore_model=settings.bertscore_name_or_path,
-            bertscore_layers=settings.bertscore_num_layers,
-            **options,
-        )
-    return metric, result
-
-
-Statistics = dict[str, np.ndarray]  # the `lengths` (N) of windows or positions, and nats and tokens (N, 2)
-ALL: BucketBounds = {"label": "all", "low": 0, "high": None}
+    metric: Any = load_length_buckets()
+    result = metric.compute(
+        predictions=list(translations.texts),
+        references=[row[target_language] for row in test["translation"]],
+        source_lengths=list(test["source_length"]),
+        edges=settings.bucket_edges,
+        metrics=list(metrics),
+        bootstrap=0,  # intervals are computed with the scores, from the statistics
+        bleu_tokenize=settings.bleu_tokenize,
+        bertscore_model=settings.bertscore_name_or_path,
+        bertscore_layers=settings.bertscore_num_layers,
+        **options,
+    )
+    return metric.statistics, result["signatures"]
 
 
 def score_texts(model: PreTrainedModel, system: PreparedSystem) -> dict[str, ScoredTestSet]:
@@ -266,12 +276,6 @@ def row_statistics(nll: dict[int, np.ndarray]) -> Statistics:
 
 def scored_test_set(statistics: Statistics, system: PreparedSystem, text_hash: str) -> ScoredTestSet:
     """The perplexity of all rows and of each bucket of context lengths."""
-    score, lengths = system.settings.score, statistics["lengths"]
-    every_row = np.ones(len(lengths), dtype=bool)
-    return ScoredTestSet(
-        overall=bucket_scores(ALL, statistics, every_row, score.bootstrap_samples),
-        buckets=scores_by_length(statistics, lengths.tolist(), score.bucket_edges, score.bootstrap_samples),
-        by="context",
-        truncated=0,
-        test_set_sha256=text_hash,
-    )
+    score, lengths = system.settings.score, statistics["lengths"].tolist()
+    by_length = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
+    return ScoredTestSet(**by_length, by="context", truncated=0, test_set_sha256=text_hash)

@@ -25,8 +25,8 @@ from ...utils.run_folder import SystemPaths
 from ..analysis.diagnosis import diagnose
 from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
 from ..reports.card import is_pushed, push_system, write_card
-from ..results.json_records import read_record, write_record
 from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
+from ..results.saved_files import read_record, write_record
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
@@ -172,17 +172,10 @@ def score_test_sets(
         desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False,
         disable=not sys.stderr.isatty(),
     ) as progress_bar:  # fmt: skip
-        for name, test_set in system.test_sets.items():
+        for name in system.test_sets:
             num_words = sum(len(text.split()) for text in translations[name].texts)
-            scores[name] = score_test_set(
-                translations[name],
-                test_set.pairs,
-                system.settings.data.target_language,
-                system.settings.score,
-                system.paths.statistic(name),
-                num_proc=cores if num_words >= MIN_WORDS_FOR_PARALLEL_SCORING else 1,
-                progress=progress_bar.update,
-            )
+            num_proc = cores if num_words >= MIN_WORDS_FOR_PARALLEL_SCORING else 1
+            scores[name] = score_test_set(system, name, translations[name], num_proc, progress_bar.update)
     return scores
 
 

@@ -29,7 +29,7 @@ from ..data.overlap import MIN_WORDS, Overlap, find_overlaps, without_concatenat
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.tokenization import text_chunks
 from ..reports.card import validate_repositories
-from ..results.json_records import read_json
+from ..results.saved_files import read_json
 from ..training.arguments import TrainingArguments, validate_process_wide
 from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
 from ..training.checkpoints import validate_saved_system

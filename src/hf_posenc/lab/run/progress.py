@@ -21,8 +21,8 @@ from typing import Any, Self
 from tqdm.auto import tqdm
 
 from ...utils.run_folder import RunPaths, SystemPaths
-from ..results.json_records import read_record
 from ..results.records import TrainingSummary
+from ..results.saved_files import read_record
 
 OVERALL = "{desc}: {n_fmt} of {total_fmt} systems done, {elapsed} elapsed, about {remaining} left"
 CONTROL_SEQUENCE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # colours and movements of the cursor

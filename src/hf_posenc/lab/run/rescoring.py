@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...utils.atomic_io import exclusive_lock
 from ...utils.manifest import verified, write_file
 from ...utils.run_folder import RunPaths, SystemPaths
@@ -19,13 +17,20 @@ from ..config.errors import parse
 from ..config.loading import bertscore_error
 from ..config.settings import Experiment, ReferenceTable, ScoreSettings, System
 from ..config.yaml_io import dump_yaml, read_yaml
+from ..data.tokenization import ExperimentTokenizer
 from ..reports.card import write_card
-from ..results.aggregation import bucket_scores, scores_by_length
-from ..results.json_records import read_record, write_record
 from ..results.records import RunResults, ScoredTestSet, SystemScores
-from ..results.saved_files import read_results, read_statistics, read_translations, write_statistics
-from .evaluation import ALL, compute_metrics
+from ..results.saved_files import (
+    read_record,
+    read_results,
+    read_statistics,
+    read_translations,
+    write_record,
+    write_statistics,
+)
+from .evaluation import compute_statistics, scores_by_source_and_prediction
 from .saved_test_sets import SavedTestSet, read_test_set
+from .shared_tokenizer import load_shared_tokenizer
 
 
 def score_run(folder: Path, changes: Mapping[str, Any], metrics: Sequence[str] = ()) -> Experiment:
@@ -115,31 +120,32 @@ def changed_system(system: System, changes: Mapping[str, Any], metrics: Sequence
 
 def score_again(paths: SystemPaths, system: System, test_sets: Sequence[SavedTestSet]) -> None:
     """Write the statistics and scores of a system."""
-    saved = read_record(SystemScores, paths.scores)
-    tests = {test_set.name: scored_again(paths, system, test_set, saved.tests[test_set.name]) for test_set in test_sets}
+    saved, tests = read_record(SystemScores, paths.scores), {}
+    tokenizer = load_shared_tokenizer(RunPaths(paths.folder.parent))
+    for test_set in test_sets:
+        tests[test_set.name] = scored_again(paths, system, test_set, saved.tests[test_set.name], tokenizer)
     write_record(paths.scores, replace(saved, tests=tests), indent=1)
 
 
-def scored_again(paths: SystemPaths, system: System, test_set: SavedTestSet, saved: ScoredTestSet) -> ScoredTestSet:
+def scored_again(
+    paths: SystemPaths, system: System, test_set: SavedTestSet, saved: ScoredTestSet, tokenizer: ExperimentTokenizer
+) -> ScoredTestSet:
     """The scores of one test set. Metrics without saved statistics are computed from the translations."""
     score, path = system.score, paths.statistic(test_set.name)
+    translations = read_translations(paths.translation(test_set.name), len(test_set.pairs))
     statistics = read_statistics(path)
     signatures = dict(saved.signatures or {})
     if missing := [metric for metric in score.metrics if metric not in statistics]:
-        translations = read_translations(paths.translation(test_set.name), len(test_set.pairs))
         language, num_proc = system.data.target_language, os.cpu_count() or 1
-        metric, result = compute_metrics(translations, test_set.pairs, language, score, missing, num_proc=num_proc)
-        statistics |= metric.statistics
-        signatures |= result["signatures"]
+        added, added_signatures = compute_statistics(
+            translations, test_set.pairs, language, score, missing, num_proc=num_proc
+        )
+        statistics |= added
+        signatures |= added_signatures
         write_statistics(path, statistics)
     shown = {name: statistics[name] for name in ("lengths", *score.metrics)}
-    lengths = statistics["lengths"]
-    return replace(
-        saved,
-        overall=bucket_scores(ALL, shown, np.ones(len(lengths), dtype=bool), score.bootstrap_samples),
-        buckets=scores_by_length(shown, lengths.tolist(), score.bucket_edges, score.bootstrap_samples),
-        signatures=signatures,
-    )
+    scores = scores_by_source_and_prediction(shown, translations, tokenizer, score)
+    return replace(saved, **scores, signatures=signatures)
 
 
 def save_score_settings(paths: SystemPaths, score: ScoreSettings) -> None:
