@@ -20,7 +20,7 @@ from saved_documents import RUN, TestSet, read_test_sets, read_translations
 from saved_results import METRICS as NAMES
 from saved_results import markdown_table
 
-from hf_posenc.lab.results.significance import SIGNIFICANCE_TESTS, difference_interval
+from hf_posenc.lab.results.significance import difference_interval, metric_p_values
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, corpus_score
 from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.utils.atomic_io import atomic_write
@@ -79,10 +79,8 @@ def compare(
         for seed in SEEDS:
             ours, theirs = (statistics[f"{name}-seed{seed}", test][metric] for name in (system, other))
             scorer = PRECOMPUTED_SCORERS[metric]()
-            p_values = {
-                f"p_{name}": p_value(scorer, ours, theirs, trials * SAMPLES)
-                for name, (p_value, trials) in SIGNIFICANCE_TESTS.items()
-            }
+            tested = metric_p_values(scorer, [ours], [theirs], SAMPLES)
+            p_values = {"p_randomisation": tested.randomisation, "p_bootstrap": tested.bootstrap}
             low, high = difference_interval(metric, [ours], [theirs], samples=SAMPLES)
             scores = [float(corpus_score(scorer, counts).score) for counts in (ours, theirs)]
             yield PairedTest(system, other, test, len(ours), metric, seed, *scores, low, high, **p_values)

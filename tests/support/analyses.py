@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from pydantic_core import to_jsonable_python
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.lab.analysis.diagnosis import diagnose
 from hf_posenc.lab.results.records import Diagnosis
-from hf_posenc.lab.results.saved_files import to_json, validated
+from hf_posenc.lab.results.saved_files import validated
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import tiny_model
 
@@ -51,7 +52,7 @@ def model_of(sides: str, **changes: Any) -> ConditionalGeneration:
 
 def diagnosed(model: ConditionalGeneration, test: Dataset | None = None, **changes: Any) -> dict[str, Any]:
     how = {"source_language": "de", "target_language": "en", "edges": EDGES, "training_limit": LIMIT}
-    result: dict[str, Any] = to_json(
+    result: dict[str, Any] = to_jsonable_python(
         diagnose(
             model,
             tokenizer(),

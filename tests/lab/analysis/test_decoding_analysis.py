@@ -174,7 +174,7 @@ def test_what_is_said_of_curves_that_are_known():
     }
     assert centroid_movement([(None, 2)] * 9) is None
     nothing = decoding_example(Decoding([5], True, None, None), 2, 2)
-    assert to_json(nothing) == {"source": 2, "target": 2, "ended": True, "centre": None, "place": None}
+    assert to_json(nothing) == {"source": 2, "target": 2, "ended": True}
 
 
 # Decoding
@@ -260,7 +260,8 @@ def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
     monkeypatch.setattr(diagnosis, "decode", knowing)
     found = diagnosed(model_of("none"), decoded_per_group=20)["decoding"]
     assert [group["n"] for group in found["groups"]] == [3, 4, 0, 3, 0]
-    assert found["groups"][2] == {"low": 6, "high": 6, "label": "[6,6]", "n": 0}
+    empty = {key: value for key, value in found["groups"][2].items() if value is not None}
+    assert empty == {"low": 6, "high": 6, "label": "[6,6]", "n": 0}
     longest = found["groups"][3]
     assert longest["end_forbidden"] == {"bleu": pytest.approx(100), "bleu_ci": 0, "length_ratio": 1}
     assert longest["greedy"]["length_ratio"] == pytest.approx(6 / (12 + 5 + 9))
@@ -285,7 +286,7 @@ def steps_by_source(**options: Any) -> list[tuple[int, int]]:
     with torch.no_grad():
         model.final_logits_bias[0, 2] -= 200
     groups = diagnosed(model, decoded_per_group=20, **options)["decoding"]["groups"]
-    return [(one["source"] - 1, len(one["centre"]) - 1) for group in groups for one in group.get("examples", [])]
+    return [(one["source"] - 1, len(one["centre"]) - 1) for group in groups for one in (group["examples"] or [])]
 
 
 @pytest.mark.full
@@ -300,7 +301,7 @@ def test_the_limit_of_translations_is_that_of_decodings(limit):
 def test_a_reference_longer_than_the_table_is_written_up_to_its_end(limit):
     model = model_of("none to learned", learned_max_positions=8)
     found = diagnosed(model, decoded_per_group=20, max_new_tokens=limit)["decoding"]
-    curves = [example["centre"] for group in found["groups"] for example in group.get("examples", [])]
+    curves = [example["centre"] for group in found["groups"] for example in (group["examples"] or [])]
     assert max(map(len, curves)) == 8
 
 
@@ -431,6 +432,6 @@ def test_every_measurement_is_plotted():
     }
     assert EDGES[0] == results["aligned"]["decoding"]["groups"][0]["high"]
     saved = json.loads(json.dumps(results))
-    assert to_json(read_back(saved)) == saved
+    assert read_back(to_json(read_back(saved))) == read_back(saved)
     for draw in FIGURES:
         assert draw(read_back(saved)).axes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.lab.results.records import VERSION, RunResults, SystemScores
+from hf_posenc.lab.results.records import VERSION, RunResults, Score, SystemScores
 from hf_posenc.lab.results.saved_files import parse_file, read_json, read_record, to_json, write_record
 
 SAVED = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "kept_tables.py"))
@@ -116,3 +116,13 @@ def test_a_malformed_value_is_refused_with_its_path(
     inner[keys[-1]] = value
     with pytest.raises(ValueError, match=rf"in results\.json results\.systems\.relative\..*{problem}"):
         read(results)
+
+
+def test_any_finite_score_is_read_back(tmp_path: Path) -> None:
+    """A diverged model has a perplexity of up to exp(700), which is written and must be readable."""
+    write_record(tmp_path / "score.json", Score(value=1e304))
+    assert read_record(Score, tmp_path / "score.json").value == 1e304
+    for number in ("NaN", "Infinity", "1" + "0" * 400):
+        (tmp_path / "other.json").write_text(f'{{"value": {number}}}', encoding="utf-8")
+        with pytest.raises(ValueError, match=r"other\.value must be a number"):
+            read_record(Score, tmp_path / "other.json")

@@ -34,9 +34,7 @@ def is_line(value: str) -> bool:
     return len(value) <= 1000 and value.isprintable()
 
 
-Number = Annotated[
-    float, Field(strict=True, gt=-(2**63), lt=2**63, allow_inf_nan=False, description="a number")
-]  # Python's floats hold all of these
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, description="a number")]
 Count = Annotated[int, Field(strict=True, gt=-(2**63), lt=2**63, description="a whole number")]
 Flag = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, Predicate(is_valid_name), Field(description=NAME_RULE)]
