@@ -1,6 +1,6 @@
 """Errors of pydantic in one line: key, rule, value and remedy."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from annotated_types import Predicate
@@ -87,3 +87,18 @@ def test_an_annotation_is_described_in_words() -> None:
     assert describe(PositiveInt | None) == "a whole number from 1 on"
     assert describe(Annotated[float, Field(gt=0)]) == "a number above 0"
     assert describe(list[Text]) == "a list in which each is text"
+
+
+class Point(NamedTuple):
+    step: PositiveInt
+    value: float
+
+
+Short = Annotated[str, Field(max_length=3, description="a short name")]
+
+
+def test_a_name_and_an_item_of_a_tuple_are_told_by_their_own_rules() -> None:
+    with pytest.raises(ValueError, match=r"^a key of scores must be a short name, but it is 'a name'; rename it\.$"):
+        parse(dict[Short, int], {"a name": 1}, "scores")
+    with pytest.raises(ValueError, match=r"^points\[1\]\[0\] must be a whole number from 1 on, but it is 0"):
+        parse(tuple[Point, ...], [[1, 2.0], [0, 2.0]], "points")
