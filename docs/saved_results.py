@@ -152,9 +152,7 @@ def seed_results(folder: Path) -> Iterator[tuple[str, ArchivedScores]]:
     elif (by_seed := folder / "scores-by-seed.csv").exists():
         for line in csv.DictReader(by_seed.read_text(encoding="utf-8").splitlines()):
             if line["trained on"] == "one machine":  # the other one has repeated the first seed
-                values: dict[str, float | None] = {"bleu": float(line["bleu"])}
-                bucket = BucketScore(label=line["group"], low=1, high=None, n=1, values=values)
-                yield line["system"], {"generated": LengthScores(overall=bucket, buckets=())}
+                yield line["system"], {"generated": {line["group"]: {"bleu": float(line["bleu"])}}}
 
 
 def archived_scores(archive: Path) -> Iterator[tuple[str, ArchivedScores]]:
