@@ -7,7 +7,7 @@ CONSTRAINTS ?= constraints.txt
 TESTS ?= tests
 # Tests of what depends on transformers; those of torch alone are left out.
 DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
-	tests/modeling tests/lab/training tests/convert/test_marian.py tests/convert/test_transformers.py \
+	tests/hosts tests/modeling tests/lab/training tests/convert/test_marian.py tests/convert/test_transformers.py \
 	tests/convert/test_folders.py tests/lab/data/test_tags.py tests/lab/data/test_slow_tokenizers.py
 RUN := $(VENV)/bin/python
 WORKERS := auto

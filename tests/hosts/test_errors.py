@@ -20,6 +20,7 @@ import hf_posenc
         (["relative"], {}, "needs the attention weights"),
         (["rotary+fire"], {}, "queries before their rotation"),
         (["log_n"], {}, "only modifies"),
+        (["pope"], {}, "keys for several heads"),
         (["alibi", [4]], {}, "indices from 0 to 3"),
         (["alibi", "every third"], {}, "every 4th"),
         (["alibi", []], {}, "leave it out"),
@@ -66,6 +67,12 @@ def test_unsupported_hosts_are_refused_with_the_reason(model_type, reason):
     model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ValueError, match=reason):
         hf_posenc.replace_positions(model, "none")
+
+
+def test_a_removed_table_does_not_come_back():
+    model = hf_posenc.replace_positions(host("gpt2"), "none")
+    with pytest.raises(ValueError, match="load the host again"):
+        hf_posenc.replace_positions(model, "learned")
 
 
 def test_a_second_window_of_another_size_is_refused():

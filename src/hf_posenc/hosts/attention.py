@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -184,9 +184,7 @@ def host_attention_forward(
     if positions.rotates_queries:
         q_BHQK = positions.rotate_queries(q_BHQK, contexts)
     if positions.rotates_keys:
-        k_BGSK, v_BGSK = repeat_heads(k_BGSK, q_BHQK), repeat_heads(v_BGSK, q_BHQK)
         k_BGSK = positions.rotate_keys(k_BGSK, contexts)
-        host_function = partial(ungrouped, host_function)
     if positions.has_score_bias:
         bias = positions.score_bias(unrotated_q_BHQK, repeat_heads(k_BGSK, q_BHQK), contexts)
         if implementation == "eager":
@@ -220,23 +218,6 @@ def repeat_heads(k_BGSK: Tensor, q_BHQK: Tensor) -> Tensor:
     return k_BGSK if repeats == 1 else k_BGSK.repeat_interleave(repeats, dim=1)
 
 
-def ungrouped(host_function: AttentionFunction, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A host's function on keys that have been repeated for all heads."""
-    return host_function(UngroupedModule(module), *args, **kwargs)
-
-
-class UngroupedModule:
-    """An attention module as its function sees it, with one group a head."""
-
-    num_key_value_groups = 1
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.module, name)
-
-
 def biased_mask(bias: Tensor, mask: Tensor | None) -> Tensor:
     """A mask that is added to the scores, with the bias; `eager_mask` is never None for causal attention."""
     if mask is None:
@@ -262,8 +243,13 @@ def new_host_call(base: Any, arguments: Mapping[str, Any], is_causal: bool) -> H
 
 def named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a module's forward by name."""
-    names = inspect.signature(type(module).forward).parameters
-    return dict(zip(list(names)[1:], args, strict=False)) | dict(kwargs)
+    return dict(zip(argument_names(type(module).forward), args, strict=False)) | dict(kwargs)
+
+
+@cache
+def argument_names(forward: Callable[..., Any]) -> list[str]:
+    """The names of the arguments of a forward, as a class has it."""
+    return list(inspect.signature(forward).parameters)[1:]
 
 
 def register_attention() -> None:

@@ -23,7 +23,7 @@ from .configuration_posenc_host import (
     host_config_class,
     host_side,
 )
-from .modeling_posenc_host import host_model_class, install, is_causal, own_encoding, stack_of
+from .modeling_posenc_host import has_removed_table, host_model_class, install, is_causal, own_encoding, stack_of
 
 EVERY = re.compile(r"(all but )?every (\d+)(?:st|nd|rd|th)")
 # Keys of `rope_parameters` of the scalings that a host may have.
@@ -42,8 +42,7 @@ def changed_config(
     if not isinstance(config, HostConfig):
         config.__class__ = host_config_class(CLASS_PREFIX + type(config).__name__)
         config.position_encoding_type, config.position_encoding_parameters = OWN, None
-    own, num_layers = own_encoding(stack_of(model)), config.num_hidden_layers
-    numbers = layer_numbers(layers, num_layers)
+    base, numbers = stack_of(model), layer_numbers(layers, config.num_hidden_layers)
     encodings = list(config.layer_encodings)
     for layer in numbers:
         encodings[layer] = position_encoding_type
@@ -53,7 +52,7 @@ def changed_config(
         if name in parameters:
             parameter.validate(parameters[name])
     if "rope_parameters" in parameters:
-        parameters = parameters | {"rope_parameters": full_rope_parameters(config, own, parameters["rope_parameters"])}
+        parameters = parameters | {"rope_parameters": full_rope_parameters(base, parameters["rope_parameters"])}
     values = {name: parameter.default for name, parameter in known.items()} | parameters
     old_values = dict(config.position_encoding_parameters or {})
     kept = {name for layer, encoding in enumerate(encodings) if layer not in numbers for name in encoding.split("+")}
@@ -65,7 +64,7 @@ def changed_config(
             )
     if "rope_parameters" in old_values and "rotary" in kept:
         values.setdefault("rope_parameters", old_values["rope_parameters"])
-    validate_encoding(config, position_encoding_type, own, numbers, values, is_causal(stack_of(model)))
+    validate_encoding(base, config, position_encoding_type, numbers, values)
     config.position_encoding_type = encodings[0] if len(set(encodings)) == 1 else encodings
     config.position_encoding_parameters = values
     config.auto_map = host_auto_map(config)
@@ -95,13 +94,13 @@ def parameter_fields(names: Any) -> dict[str, EncodingParameter]:
     return {parameter.name: parameter for name in names for parameter in POSITION_ENCODINGS[name].config_parameters}
 
 
-def full_rope_parameters(config: PreTrainedConfig, own: str, given: Any) -> dict[str, Any]:
+def full_rope_parameters(base: PreTrainedModel, given: Any) -> dict[str, Any]:
     """`rope_parameters` with the host's own base and partial rotation where these are not given."""
-    host = getattr(config, "rope_parameters", None) or {}
+    host = getattr(base.config, "rope_parameters", None) or {}
     if not isinstance(given, dict):
         raise ValueError(f"rope_parameters must be a dictionary as in transformers, but it is {given!r}; give one.")
     validate_names(given, ROPE_KEYS, "rope_parameters")
-    if own == "rotary" and "rope_theta" not in host:
+    if own_encoding(base) == "rotary" and "rope_theta" not in host:
         raise ValueError(
             "rope_parameters need a host with one rotation for all layers, but this one has other rotations in some; "
             "leave them out."
@@ -117,11 +116,11 @@ def full_rope_parameters(config: PreTrainedConfig, own: str, given: Any) -> dict
 
 
 def validate_encoding(
-    config: Any, position_encoding_type: str, own: str, layers: list[int], values: dict[str, Any], causal: bool
+    base: PreTrainedModel, config: Any, position_encoding_type: str, layers: list[int], values: dict[str, Any]
 ) -> None:
     """Raise a ValueError for an encoding that a host cannot take in these layers."""
-    names = parse_sum(position_encoding_type)
-    side, view = host_side(config, position_encoding_type, causal), EncodingParameters(config, values)
+    names, own = parse_sum(position_encoding_type), own_encoding(base)
+    side, view = host_side(config, position_encoding_type, is_causal(base)), EncodingParameters(config, values)
     if all(POSITION_ENCODINGS[name].is_modifier for name in names):
         raise ValueError(
             f"position_encoding_type must have position information, but {position_encoding_type!r} only modifies "
@@ -131,6 +130,11 @@ def validate_encoding(
         raise ValueError(
             f"layers must be left out with {position_encoding_type!r}: the host adds its table of positions before the "
             "first layer; leave layers out, or keep the table, as in 'learned+window'."
+        )
+    if own == "learned" and own in names and has_removed_table(base):
+        raise ValueError(
+            f"position_encoding_type={position_encoding_type!r}: the host's table of positions was removed by an "
+            "earlier replacement; load the host again."
         )
     for name in names:
         entry = POSITION_ENCODINGS[name]
@@ -164,6 +168,9 @@ def objection_to_encoding(encoding: PositionEncoding, has_own_rotation: bool, co
         return "takes queries before their rotation"
     if encoding.rotate_keys is not None and hasattr(config, "qk_rope_head_dim"):
         return "rotates whole keys, of which this host computes a part"
+    has_groups = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
+    if encoding.rotate_keys is not None and has_groups and any(True for _ in encoding.parameters()):
+        return "rotates the keys of each head by parameters of its own, where this host has keys for several heads"
     return None
 
 
@@ -191,7 +198,8 @@ def with_config(model: PreTrainedModel, config: Any) -> Any:
             if isinstance(encoding, PositionEncoding) and encoding.zero_init_is_identity:
                 for parameter in encoding.parameters():
                     init.zeros_(parameter)
-    encodings.sums.to(like.device, like.dtype)
+    encodings.to(like.device)
+    encodings.sums.to(like.dtype)
     if old_encodings is not None:
         encodings.sums.load_state_dict(old_encodings.sums.state_dict(), strict=False)
     encodings.train(model.training)

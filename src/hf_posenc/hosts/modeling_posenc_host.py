@@ -25,6 +25,7 @@ from .attention import (
     INPUTS,
     MASK_FUNCTIONS,
     HostInputs,
+    argument_names,
     lost_inputs_error,
     named_arguments,
     new_host_call,
@@ -58,9 +59,8 @@ class HostEncodings(nn.Module):
         # Types of tokens that are 0 where none are given, up to the end of the host's table.
         self.has_default_types = any(name.endswith("token_type_ids") for name, _ in base.named_buffers())
         parameters = config.position_encoding_parameters or {}
-        self.layer_types = dict(
-            enumerate(getattr(config, "layer_types", None) or ["full_attention"] * len(config.layer_encodings))
-        )
+        layer_types = getattr(config, "layer_types", None) or ["full_attention"] * len(config.layer_encodings)
+        self.layer_types = dict(enumerate(layer_types))
         # By layer, the names in its sum; layers that keep the host's own encoding have none.
         self.changed = {
             layer: encoding.split("+") for layer, encoding in enumerate(config.layer_encodings) if encoding != OWN
@@ -150,9 +150,14 @@ def table_name(base: PreTrainedModel) -> str | None:
     return next((name for name, _ in base.named_modules() if name.rpartition(".")[2] in TABLES), None)
 
 
+def has_removed_table(base: PreTrainedModel) -> bool:
+    """Whether a replacement has removed the host's table."""
+    return any(isinstance(module, RemovedTable) for module in base.modules())
+
+
 def own_encoding(base: PreTrainedModel) -> str:
     """What a host does by itself: "rotary", "learned" (a table), or "none"."""
-    if any(ROTATION in inspect.signature(type(module).forward).parameters for module in attention_modules(base)):
+    if any(ROTATION in argument_names(type(module).forward) for module in attention_modules(base)):
         return "rotary"
     return "learned" if table_name(base) is not None else "none"
 
@@ -202,8 +207,10 @@ def replace_rotation(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def no_rotation(rotation: Any) -> Any:
     """Cosines and sines of angle 0, or complex numbers of angle 0, in the form in which a host has them."""
-    if rotation is None or isinstance(rotation, Tensor):
-        return None if rotation is None else torch.ones_like(rotation)
+    if rotation is None:
+        return None
+    if isinstance(rotation, Tensor):
+        return torch.ones_like(rotation)
     cos, sin = rotation
     return torch.ones_like(cos), torch.zeros_like(sin)
 
