@@ -115,6 +115,21 @@ def test_flex_attention_equals_sdpa():
     torch.testing.assert_close(model(ids, attention_mask=mask).logits[mask.bool()], whole[mask.bool()], **EXACT)
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("encoding", ["none", "alibi+log_n", "rotary+window"])
+@torch.no_grad()
+def test_a_whole_forward_compiles_with_a_static_cache(encoding):
+    model, ids = with_encoding("llama", encoding), tokens(2, 14)
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 6, "cache_implementation": "static", "do_sample": False}
+    expected = model.generate(ids, disable_compile=True, pad_token_id=0, eos_token_id=None, **options)
+    torch._dynamo.reset()
+    model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
+    assert torch.equal(model.generate(ids, pad_token_id=0, eos_token_id=None, **options), expected)
+
+
 @pytest.mark.parametrize("name", POSITION_ENCODINGS)
 @torch.no_grad()
 def test_every_encoding_is_refused_or_the_same_with_a_cache(name):

@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,15 +241,14 @@ def new_host_call(base: Any, arguments: Mapping[str, Any], is_causal: bool) -> H
     return HostCall(batch, num_new, like, mask, arguments.get("position_ids"), cache, is_causal)
 
 
-def named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a module's forward by name."""
-    return dict(zip(argument_names(type(module).forward), args, strict=False)) | dict(kwargs)
+def named_arguments(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a module's forward by name; `posenc_arguments` are the names in order."""
+    return dict(zip(module.posenc_arguments, args, strict=False)) | dict(kwargs)
 
 
-@cache
-def argument_names(forward: Callable[..., Any]) -> list[str]:
-    """The names of the arguments of a forward, as a class has it."""
-    return list(inspect.signature(forward).parameters)[1:]
+def argument_names(module: nn.Module) -> list[str]:
+    """The names of the arguments of a module's forward, in order."""
+    return list(inspect.signature(type(module).forward).parameters)[1:]
 
 
 def register_attention() -> None:

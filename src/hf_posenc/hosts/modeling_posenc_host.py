@@ -157,19 +157,20 @@ def has_removed_table(base: PreTrainedModel) -> bool:
 
 def own_encoding(base: PreTrainedModel) -> str:
     """What a host does by itself: "rotary", "learned" (a table), or "none"."""
-    if any(ROTATION in argument_names(type(module).forward) for module in attention_modules(base)):
+    if any(ROTATION in argument_names(module) for module in attention_modules(base)):
         return "rotary"
     return "learned" if table_name(base) is not None else "none"
 
 
 def install(model: PreTrainedModel) -> None:
     """Put the encodings of its config into a model, with the hooks that compute them."""
-    base = stack_of(model)
+    base: Any = stack_of(model)
     is_new = not hasattr(base, "posenc")
+    base.posenc_arguments = argument_names(base)
     base.posenc = HostEncodings(base, model.config)
     base.posenc.init_weights()
     for layer, module in enumerate(attention_modules(base)):
-        module.posenc_layer = layer
+        module.posenc_layer, module.posenc_arguments = layer, argument_names(module)
         if is_new:
             module.register_forward_pre_hook(replace_rotation, with_kwargs=True)
     if base.posenc.removes_table and (name := table_name(base)) is not None:
