@@ -24,8 +24,8 @@ def make_dataset(generator: str, inputs: int = INPUTS_PER_LENGTH, **kwargs: obje
     splits = {"train": EXAMPLE_LENGTHS, "test": LENGTHS}
     documents: dict[str, list[dict[str, object]]] = {name: [] for name in splits}
     for name, lengths in splits.items():
-        for length in lengths:
-            for _ in range(inputs):
+        for _ in range(inputs):
+            for length in lengths:  # in turns, so that --limit leaves inputs of each length
                 symbols, answer = GENERATORS[generator](rng, length)
                 documents[name].append({"input": " ".join(symbols), "answer": " ".join(answer), "length": length})
     return {name: Dataset.from_list(rows) for name, rows in documents.items()}
@@ -34,4 +34,4 @@ def make_dataset(generator: str, inputs: int = INPUTS_PER_LENGTH, **kwargs: obje
 def score(document: dict, results: list[str]) -> dict[str, float]:
     """Whether the first line of the answer is exact, under the name of the input's length."""
     answer = results[0].strip().partition("\n")[0].strip()
-    return {f"length_{document['length']}": float(answer == document["answer"])}
+    return {f"length_{document['length']:02}": float(answer == document["answer"])}

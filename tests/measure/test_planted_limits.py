@@ -14,7 +14,7 @@ from support.measured import (
 )
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hf_posenc import PosEncCausalConfig, PosEncForCausalLM
+from hf_posenc import PosEncCausalConfig, PosEncForCausalLM, replace_positions
 from hf_posenc.measure.measure import measure_length
 from hf_posenc.measure.report import LengthReport, reach
 
@@ -54,7 +54,7 @@ def test_a_model_of_ours_with_a_window(window: int) -> None:
 def test_a_model_of_ours_without_a_window() -> None:
     report = measured(induction_model("t5"))
     assert report.numbers["useful_length"] == reach(report.numbers["accuracies"]["copying"]) == LENGTHS[-1]
-    assert "loss still falls at 256, the longest" in report.verdict
+    assert "loss is still falling at 256, the longest" in report.verdict
 
 
 @pytest.mark.parametrize("architecture", ["ours", "GPT-2"])
@@ -82,6 +82,19 @@ def test_no_positions() -> None:
     record = report.numbers["attention"][256]
     assert record["first_tokens"] == pytest.approx(4 / 248.5, rel=0.01)
     assert record["mass"][6:8] == pytest.approx([32 / 248.5, 64 / 248.5], rel=0.01)  # distances 32-63, 64-127
+
+
+@pytest.mark.full
+def test_replaced_positions() -> None:
+    """A model of transformers with a window in place of its rotation."""
+    sizes = SMALL | {"num_key_value_heads": 1, "intermediate_size": 8}
+    model = replace_positions(LlamaForCausalLM(LlamaConfig(**sizes)), "window", window_size=16)
+    report = measured(model)
+    record = report.numbers["attention"][256]
+    assert sum(record["mass"]) == pytest.approx(1, abs=1e-4)
+    assert sum(record["mass"][6:]) == 0  # distances of 32 and more
+    assert report.numbers["rope_wavelengths"] == []
+    assert model.config._attn_implementation == "posenc_sdpa"
 
 
 @pytest.mark.parametrize("architecture", ["ours", "Llama"])

@@ -192,16 +192,16 @@ def test_tasks_of_lm_eval_are_as_long_as_they_say(subtests):
     module = runpy.run_path(str(EXAMPLES / "lm_eval" / "length_tasks.py"))
     folder = EXAMPLES / "lm_eval"
     group = yaml.safe_load((folder / "hf_posenc_length.yaml").read_text())
-    metrics = [f"length_{length}" for length in module["LENGTHS"]]
+    metrics = [f"length_{length:02}" for length in module["LENGTHS"]]
     assert [metric["metric"] for metric in group["aggregate_metric_list"]] == metrics
     tasks = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml")) if path.stem != group["group"]]
     assert sorted(task["task"] for task in tasks) == sorted(group["task"])
     for task in tasks:
         with subtests.test(task["task"]):
             dataset = module["make_dataset"](**task["metadata"], inputs=2)
-            assert [document["length"] for document in dataset["test"]] == sorted([*module["LENGTHS"]] * 2)
+            assert [document["length"] for document in dataset["test"]] == [*module["LENGTHS"]] * 2
             for document in dataset["test"]:
                 assert module["score"](document, [f" {document['answer']}\nInput:"]) == {
-                    f"length_{document['length']}": 1.0
+                    f"length_{document['length']:02}": 1.0
                 }
-                assert module["score"](document, [""]) == {f"length_{document['length']}": 0.0}
+                assert module["score"](document, [""]) == {f"length_{document['length']:02}": 0.0}

@@ -22,8 +22,11 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..encodings.registry import POSITION_ENCODINGS, parse_sum
 from ..encodings.rotary import Rotary
 from ..generation.model_inputs import CACHE_NAME
+from ..hosts.attention import IMPLEMENTATION_PREFIX
+from ..hosts.configuration_posenc_host import OWN
 from .scoring import score_tokens
 from .store import Record
 from .text import Block, key_value_prompt, needle_prompt, random_copy
@@ -35,7 +38,8 @@ NEW_TOKENS = 64  # tokens that are generated
 N_GRAM = 4
 FIRST_TOKENS = 4  # whose attention mass is counted apart: attention sinks
 NUM_QUERIES = 16  # last tokens of a block whose attention is measured
-# Back ends without attention weights. Others, such as those of changed positions, are left as they are.
+# Back ends without attention weights. A model with replaced positions has them under names with a prefix, and chooses
+# among them by the plain names. A user's own back end is left as it is.
 WITHOUT_WEIGHTS = ("sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 
 
@@ -188,7 +192,7 @@ def attention_mass(job: Job, length: int) -> Record:
 def attention_weights(model: PreTrainedModel) -> Iterator[None]:
     """Context manager: the model computes attention by a back end that returns weights; the old one afterwards."""
     implementation = model.config._attn_implementation
-    if implementation not in WITHOUT_WEIGHTS:
+    if str(implementation).removeprefix(IMPLEMENTATION_PREFIX) not in WITHOUT_WEIGHTS:
         yield
         return
     model.set_attn_implementation("eager")
@@ -212,8 +216,11 @@ PARTS: Mapping[str, Callable[[Job, int], Record]] = {
 def wavelengths(model: PreTrainedModel) -> list[float]:
     """The wavelengths of RoPE in tokens, ascending, of all modules together; empty without RoPE.
 
-    A pair of channels of wavelength W has turned once after W tokens.
+    A pair of channels of wavelength W has turned once after W tokens. Where positions are replaced in every layer, the
+    host's own rotation has no effect.
     """
+    if not any(map(is_rotated, getattr(model.config, "layer_encodings", [OWN]))):
+        return []
     found: set[float] = set()
     for module in model.modules():
         tensors = [
@@ -225,6 +232,11 @@ def wavelengths(model: PreTrainedModel) -> list[float]:
             positive = [value for value in frequencies_C.flatten().tolist() if value > 0]
             found.update(round(2 * math.pi / value, 6) for value in positive)
     return sorted(found)
+
+
+def is_rotated(encoding: str) -> bool:
+    """Whether a layer of a host with this encoding rotates queries and keys."""
+    return encoding == OWN or any(POSITION_ENCODINGS[name].encoding is Rotary for name in parse_sum(encoding))
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

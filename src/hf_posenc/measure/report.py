@@ -127,7 +127,7 @@ def verdict(numbers: Mapping[str, Any], is_clear: bool) -> str:
     if readable < longest:
         claims.append(f"reads up to {readable}")
     if useful == readable:
-        claims.append(f"loss still falls at {useful}, the longest")
+        claims.append(f"loss is still falling at {useful}, the longest")
     elif not is_clear:
         claims.append(f"loss falls up to {useful}, unclear beyond")
     elif useful == shortest:

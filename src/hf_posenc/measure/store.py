@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from ..hub.version import __version__
 from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
-from ..utils.worker_processes import is_out_of_memory
 
 Record = dict[str, Any]
 MAX_REASON = 300  # characters of an error
@@ -65,6 +64,9 @@ class Store:
         try:
             record = make()
         except Exception as error:
+            # Imported here, because it brings modules that `import hf_posenc` does without.
+            from ..utils.worker_processes import is_out_of_memory
+
             if not isinstance(error, ValueError | IndexError) and not is_out_of_memory(error):
                 raise
             record = {"failure": " ".join(str(error).split())[:MAX_REASON]}
