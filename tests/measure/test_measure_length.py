@@ -169,6 +169,11 @@ def test_a_model_that_needs_its_own_code_is_refused(tmp_path: Path) -> None:
         load_for_measuring(str(tmp_path))
 
 
+def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"MODEL must be the folder of a saved model, .* none at .*; name another\."):
+        load_for_measuring(str(tmp_path / "none"))
+
+
 def test_a_model_without_an_output_projection_is_refused(tmp_path: Path) -> None:
     AutoConfig.for_model("vit").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="model_type='vit', which AutoModelForCausalLM does not load; name another"):

@@ -37,7 +37,13 @@ def load_for_measuring(
             f"device must be one of torch's that is here, but it is {device!r}; choose another, or leave it out."
         ) from None
     options = {} if gguf_file is None else {"gguf_file": gguf_file}
-    config = auto_from_pretrained(AutoConfig, name, **options)
+    try:
+        config = auto_from_pretrained(AutoConfig, name, **options)
+    except OSError as error:
+        raise ValueError(
+            "MODEL must be the folder of a saved model, or a name on the Hub that can be reached, but there is none at "
+            f"{name!r} ({' '.join(str(error).split())}); name another."
+        ) from None
     mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if config.is_encoder_decoder else MODEL_FOR_CAUSAL_LM_MAPPING
     if type(config) not in mapping:
         raise ValueError(
