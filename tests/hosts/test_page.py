@@ -20,6 +20,7 @@ SUBSET = [
 ]  # fmt: skip
 
 
+@pytest.mark.full  # it imports every class
 @pytest.mark.skipif(not is_page_s_version, reason="the page is of another version of transformers")
 def test_every_class_has_one_row():
     rows = sorted((row["model_type"], row["class_name"]) for row in ROWS)

@@ -7,7 +7,13 @@ import pytest
 import torch
 from hosts import CAUSAL_HOSTS, EXACT, host, replaced, tokens
 from support.models import SMALL_PARAMETERS
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, DynamicCache
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import hf_posenc
 from hf_posenc import POSITION_ENCODINGS
@@ -49,6 +55,13 @@ def small(encoding: str) -> dict:
 
 def with_encoding(model_type: str, encoding: str):
     return replaced(model_type, encoding, ENCODINGS[encoding], **small(encoding))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_a_host_may_have_few_heads(heads):
+    config = LlamaConfig(vocab_size=20, hidden_size=8 * heads, num_attention_heads=heads, num_hidden_layers=1)
+    model = hf_posenc.replace_positions(LlamaForCausalLM(config), "alibi")
+    assert model.config.position_encoding_type == "alibi"
 
 
 @pytest.mark.parametrize("model_type", CAUSAL_HOSTS)

@@ -103,11 +103,12 @@ def small_fields(config: PreTrainedConfig) -> dict[str, Any]:
         if isinstance(value, list) and len(value) == num_layers:
             fields[name] = [value[layer] for layer in layers]
         elif re.fullmatch(r".*(num_key_value_heads|num_kv_heads|multi_query_group_num)", name):
-            fields[name] = 4 if value in (None, heads) else min(value, 2)
+            fields[name] = min(heads, 4) if value in (None, heads) else min(value, 2)
         elif value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
             sizes = [size for pattern, size in SMALL_SIZES.items() if re.fullmatch(pattern, name)]
             if sizes and (value is not None or re.fullmatch(SIZES_WITHOUT_DEFAULT, name)):
-                fields[name] = min(sizes[0], sizes[0] if value is None else value)
+                is_vocabulary = "vocab_size" in name  # the probes have tokens up to the small size
+                fields[name] = sizes[0] if value is None or is_vocabulary else min(sizes[0], value)
     return {name: value for name, value in fields.items() if name not in ("architectures", "auto_map", "dtype")}
 
 
