@@ -19,7 +19,9 @@ import pytest
 import torch
 import yaml
 from support.experiments import TINY as SETTINGS
+from support.measured import character_tokenizer, vocabulary
 from support.models import ALIGNED, EVERY_ENCODING, tiny_model, translator
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.lab.config.loading import load_experiment
@@ -453,3 +455,22 @@ def test_a_pass_calls_few_functions_of_our_own(monkeypatch: pytest.MonkeyPatch, 
     assert len(rows) == 2
     assert all(int(count) <= most for count, most in zip(rows[0], (33, 9, 18, 86), strict=True))
     assert all(int(count) <= most for count, most in zip(rows[1], (16, 7, 7, 45), strict=True))
+
+
+def test_changed_positions_are_compared_with_the_model_as_it_is(
+    benchmark: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, text = tmp_path.parent / "llama", tmp_path.parent / "text.txt"
+    config = LlamaConfig(
+        vocab_size=vocabulary(), hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    character_tokenizer().save_pretrained(folder)
+    text.write_text("a text " * 80, encoding="utf-8")
+    monkeypatch.chdir(tmp_path.parent)
+    arguments = [str(folder), str(text), "--length", "512", "--save", "tiny"]
+    report, table = benchmark("changed_positions", *arguments, tiny=[])
+    losses = report["losses"]
+    assert report["edges"] == [0, 256, 512] and all(len(values[0]) == 2 for values in losses.values())
+    assert losses["window 128, 0 sinks"] != losses["window 128, 4 sinks"] != losses["as it is"] != losses["YaRN x 2"]
+    assert table.count("\n| ") == len(losses) + 1 and "1.00" in table
