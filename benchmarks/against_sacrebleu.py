@@ -40,10 +40,11 @@ def differences(group: Mapping[str, Any], theirs: list[dict[str, Any]]) -> Itera
     """Each number that both have, and whether they are the same."""
     for score in theirs:
         metric = next(name for name, theirs in SACREBLEU_NAMES.items() if theirs == score["name"].lower())
-        yield metric, round(group[metric], 12) == score["score"]
+        ours = group["scores"][metric]
+        yield metric, round(ours["value"], 12) == score["score"]
         if "confidence_mean" in score:
-            yield f"{metric}_mean", abs(group[f"{metric}_mean"] - score["confidence_mean"]) < 1e-9
-            yield f"{metric}_ci", abs(group[f"{metric}_ci"] - score["confidence_var"]) < 1e-9
+            yield f"{metric}, middle", abs(ours["middle"] - score["confidence_mean"]) < 1e-9
+            yield f"{metric}, half_width", abs(ours["half_width"] - score["confidence_var"]) < 1e-9
 
 
 def compare(experiment: Experiment) -> tuple[int, int]:
@@ -59,8 +60,8 @@ def compare(experiment: Experiment) -> tuple[int, int]:
             references = [row[system.data.target_language] for row in pairs["translation"]]
             saved = (folder / "translations" / f"{test}.jsonl").read_text(encoding="utf-8")
             hypotheses = [json.loads(line)["text"] for line in saved.split("\n")[:-1]]
-            for group in (result["all"], *result["groups"]):
-                lowest, highest = group["low"], group["high"] or float("inf")
+            for group in (result["overall"], *result["buckets"]):
+                lowest, highest = group["low"], group.get("high", float("inf"))
                 rows = [row for row, length in enumerate(pairs["source_length"]) if lowest <= length <= highest]
                 if len(rows) != group["n"]:
                     raise ValueError(

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ..hub.version import __version__
 from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
+from ..utils.run_folder import LOCK_NAME
 
 Record = dict[str, Any]
 MAX_REASON = 300  # characters of an error
@@ -50,7 +51,7 @@ class Store:
     @contextmanager
     def locked(self) -> Iterator["Store"]:
         """Context manager: no other process measures into the folder."""
-        with nullcontext() if self.folder is None else exclusive_lock(self.folder / ".lock"):
+        with nullcontext() if self.folder is None else exclusive_lock(self.folder / LOCK_NAME):
             yield self
 
     def saved(self, name: str, make: Callable[[], Record]) -> Record:

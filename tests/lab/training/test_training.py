@@ -5,6 +5,7 @@ import json
 import math
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -530,14 +531,14 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
         average_checkpoints(tmp_path, 2)
 
 
-def loaders(experiment: Experiment) -> tuple[LengthTrainer, DataLoader]:
-    """The Trainer of a run, and what it takes its batches from."""
+def loaders(experiment: Experiment, **arguments: object) -> tuple[LengthTrainer, DataLoader]:
+    """The Trainer of a run with further arguments, and what it takes its batches from."""
     prepared = prepare(experiment).system("relative")
     system, tokenizer = prepared.settings, prepared.tokenizer
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
     trainer = LengthTrainer(
         model=AutoModelForSeq2SeqLM.from_config(system.model_config(**sizes)),
-        args=training_arguments(system.train, experiment.folder / system.name),
+        args=replace(training_arguments(system.train, experiment.folder / system.name), **arguments),
         train_dataset=prepared.training_pairs,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
         processing_class=tokenizer,
@@ -552,8 +553,7 @@ def test_the_data_loader_has_the_arguments_of_the_loader_of_transformers(tmp_pat
         "num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "in_order": True,
         "multiprocessing_context": "spawn", "pin_memory": False,
     }  # fmt: skip
-    given = [f"train.dataloader_{name}={str(value).lower()}" for name, value in told.items()]
-    trainer, ours = loaders(tiny(tmp_path, batches, *given))
+    trainer, ours = loaders(tiny(tmp_path, batches), **{f"dataloader_{name}": value for name, value in told.items()})
     theirs = Seq2SeqTrainer.get_train_dataloader(trainer)
     context = told.pop("multiprocessing_context")
     for loader in (ours, theirs):

@@ -86,6 +86,7 @@ class TrainKeys(Keys):
     `save_total_limit`: how many checkpoints are kept; null for all.
     `logging_steps`: steps between two lines of training.jsonl.
     `report_to`: trackers of experiments.
+    `project`, `trackio_space_id`: Trackio's project, and the Space that it sends losses to.
     `push_to_hub`, `hub_model_id`, `hub_private_repo`, `hub_strategy`: what is pushed to the Hub, and where. A whole
         checkpoint is not, because it holds paths of this machine.
     `skip_memory_metrics`: false measures the memory that training takes.
@@ -141,6 +142,8 @@ class TrainKeys(Keys):
         ]
         | None
     ) = "none"
+    project: Text = "huggingface"
+    trackio_space_id: Text | None = None
     push_to_hub: bool = False
     hub_model_id: Text | None = None
     hub_private_repo: bool | None = None
