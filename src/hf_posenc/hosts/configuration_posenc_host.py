@@ -60,13 +60,18 @@ class HostConfig:
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
 
+def host_class_of(name: str, base: type) -> Any:
+    """The class of transformers, a subclass of `base`, that this name has after the prefix; else an AttributeError."""
+    host_class: Any = getattr(transformers, name.removeprefix(CLASS_PREFIX), None)
+    if not (name.startswith(CLASS_PREFIX) and isinstance(host_class, type) and issubclass(host_class, base)):
+        raise AttributeError(f"hf_posenc has no attribute {name!r}")
+    return host_class
+
+
 @cache
 def host_config_class(name: str) -> type[HostConfig]:
     """The config class of this name, such as PosEncLlamaConfig; an AttributeError if transformers has no such host."""
-    host_class: Any = getattr(transformers, name.removeprefix(CLASS_PREFIX), None)
-    is_config = isinstance(host_class, type) and issubclass(host_class, PreTrainedConfig)
-    if not (name.startswith(CLASS_PREFIX) and is_config):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    host_class = host_class_of(name, PreTrainedConfig)
     namespace = {
         "__module__": __name__,
         "__doc__": f"{host_class.__name__}, with the fields of HostConfig.",

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import conversion_mapping as weight_conversions
@@ -36,6 +35,7 @@ from .configuration_posenc_host import (
     TYPE_PREFIX,
     EncodingParameters,
     HostConfig,
+    host_class_of,
     host_config_class,
     host_side,
 )
@@ -264,10 +264,7 @@ class HostModel:
 @cache
 def host_model_class(name: str) -> type[PreTrainedModel]:
     """The model class of this name, such as PosEncLlamaForCausalLM; an AttributeError if there is no such host."""
-    host_class: Any = getattr(transformers, name.removeprefix(CLASS_PREFIX), None)
-    is_model = isinstance(host_class, type) and issubclass(host_class, PreTrainedModel)
-    if not (name.startswith(CLASS_PREFIX) and is_model):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    host_class = host_class_of(name, PreTrainedModel)
     config_class = host_config_class(CLASS_PREFIX + host_class.config_class.__name__)
     share_weight_conversions(host_class.config_class.model_type)
     namespace = {
