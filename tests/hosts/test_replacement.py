@@ -46,6 +46,7 @@ REFUSED = {
     "sinusoidal", "learned", "relative", "relative_sinusoidal", "lstm", "gru", "forgetting", "shape", "cape",
     "randomized", "pope",
 }  # fmt: skip
+GREEDY = {"no_repeat_ngram_size": 1, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}  # and no end
 pytestmark = pytest.mark.decoding
 
 
@@ -94,14 +95,7 @@ def test_caches_padding_batches_and_back_ends_change_nothing(encoding):
     assert model.config._attn_implementation == "posenc_eager"
     torch.testing.assert_close(model(ids, attention_mask=mask).logits[mask.bool()], whole[mask.bool()], **EXACT)
     model.set_attn_implementation("sdpa")
-    options = {
-        "attention_mask": mask,
-        "max_new_tokens": 9,
-        "no_repeat_ngram_size": 1,
-        "do_sample": False,
-        "eos_token_id": None,
-        "pad_token_id": 0,
-    }
+    options = GREEDY | {"attention_mask": mask, "max_new_tokens": 9}
     greedy = model.generate(ids, use_cache=False, **options)
     assert torch.equal(model.generate(ids, **options), greedy)
     assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), greedy)
@@ -175,14 +169,7 @@ def test_static_and_sliding_caches_of_other_hosts(model_type):
     model, ids = replaced(model_type, "alibi+window", window_size=5, window_sinks=1), tokens(2, 14)
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
-    options = {
-        "attention_mask": mask,
-        "max_new_tokens": 12,
-        "no_repeat_ngram_size": 1,
-        "do_sample": False,
-        "eos_token_id": None,
-        "pad_token_id": 0,
-    }
+    options = GREEDY | {"attention_mask": mask, "max_new_tokens": 12}
     greedy = model.generate(ids, use_cache=False, **options)
     assert torch.equal(model.generate(ids, **options), greedy)
     assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), greedy)
