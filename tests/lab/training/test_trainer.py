@@ -1,7 +1,6 @@
 """Where LengthTrainer differs from Seq2SeqTrainer: names of checkpoints, the best model, evaluation of all pairs, no
 float64 on a device, and one error line when memory runs out."""
 
-import json
 import re
 import signal
 import sys
@@ -110,35 +109,6 @@ def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProgressBarCallback, "on_step_end", interrupt)
 
 
-@pytest.mark.slow
-def test_an_evaluation_before_the_first_step_costs_no_patience_after_a_kill(tokenizer, tmp_path, monkeypatch):
-    settings = EVERY | {"eval_steps": 2, "save_steps": 2, "early_stopping_patience": 1, "eval_on_start": True}
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        measured(patched, [10.0, 9.0, 8.0])
-        stopped_at(5, patched)
-        run(tokenizer, tmp_path, **settings)
-    measured(monkeypatch, [7.0, 6.0, 5.0, 4.0])
-    _, facts = run(tokenizer, tmp_path, **settings)
-    assert facts["steps"] == 10
-    log = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
-    assert [line["eval_perplexity"] for line in log if "eval_loss" in line] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
-
-
-@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
-@pytest.mark.full
-def test_an_evaluation_is_of_all_pairs_though_training_drops_the_last(tokenizer, tmp_path, monkeypatch, strategy):
-    numbers = []
-
-    def counted(evaluated: Any, **_: Any) -> dict[str, float]:
-        numbers.append(len(evaluated.predictions))
-        return {"perplexity": 1.0}
-
-    monkeypatch.setattr("hf_posenc.lab.training.training_run.validation_metrics", counted)
-    settings = {"dataloader_drop_last": True, "train_sampling_strategy": strategy, "per_device_eval_batch_size": 2}
-    run(tokenizer, tmp_path, validation=5, max_steps=1, eval_strategy="steps", eval_steps=1, **settings)
-    assert numbers == [5]
-
-
 def test_a_trained_model_says_of_its_cache_what_it_said_before(tokenizer, tmp_path):
     model, _ = run(tokenizer, tmp_path, max_steps=1)
     assert model.config.use_cache
@@ -181,7 +151,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
         "lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0}, "optim": "rmsprop",
         "logging_strategy": "no",
     },
-    "random": EVALUATED | {"train_sampling_strategy": "random", "optim": "adafactor", "dataloader_drop_last": True},
+    "random": EVALUATED | {"train_sampling_strategy": "random", "optim": "adafactor"},
     "sequential": {
         "train_sampling_strategy": "sequential", "bf16": True, "optim": "adagrad", "data_seed": 7,
         "accelerator_config": {"split_batches": True, "dispatch_batches": True},

@@ -185,31 +185,6 @@ def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):
     assert spread <= 2 < np.median(np.ptp(lengths[0][: 33 * 150].reshape(-1, 33), axis=1))
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
-def test_without_the_last_batch_all_are_full_and_others_are_left_out_in_another_epoch(lengths, num_ranks):
-    """Left out by chance and not by length, as the last ones of sorted pairs would be."""
-    samplers = [
-        LengthSortedSampler(lengths[0], 33, drop_last=True, seed=1, rank=rank, num_ranks=num_ranks)
-        for rank in range(num_ranks)
-    ]
-    left_out = []
-    for number in range(12):
-        batches = [batch for sampler in samplers for batch in epoch(sampler, number)]
-        assert len(batches) == num_ranks * len(samplers[0]) == 5000 // 33 // num_ranks * num_ranks
-        assert {len(batch) for batch in batches} == {33}
-        rows = {row for batch in batches for row in batch}
-        assert len(rows) == 33 * len(batches)
-        left_out.append(set(range(5000)) - rows)
-    assert len(set.union(*left_out)) > 0.7 * sum(map(len, left_out))
-    of_all, of_these = lengths[0], lengths[0][[row for rows in left_out for row in rows]]
-    assert abs(of_these.mean() - of_all.mean()) < 4 * of_all.std() / len(of_these) ** 0.5
-
-
-def test_fewer_pairs_than_full_batches_are_refused(lengths):
-    with pytest.raises(ValueError, match=r"dataloader_drop_last .* 65 pairs .* 2 process.* 33; lower"):
-        LengthSortedSampler(lengths[0][:65], 33, drop_last=True, seed=1, num_ranks=2)
-
-
 def test_a_budget_that_the_longest_pair_does_not_fit_into_is_refused(lengths):
     longest = max(side.max() for side in lengths)
     MaxTokensSampler(*lengths, longest, seed=1)
@@ -549,16 +524,11 @@ def loaders(experiment: Experiment, **arguments: object) -> tuple[LengthTrainer,
 @pytest.mark.full
 @pytest.mark.parametrize("batches", ["train.tokens_per_batch=120", "train.tokens_per_batch=null"])
 def test_the_data_loader_has_the_arguments_of_the_loader_of_transformers(tmp_path, batches):
-    told = {
-        "num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "in_order": True,
-        "multiprocessing_context": "spawn", "pin_memory": False,
-    }  # fmt: skip
+    told = {"num_workers": 2, "pin_memory": False}
     trainer, ours = loaders(tiny(tmp_path, batches), **{f"dataloader_{name}": value for name, value in told.items()})
     theirs = Seq2SeqTrainer.get_train_dataloader(trainer)
-    context = told.pop("multiprocessing_context")
     for loader in (ours, theirs):
         assert {name: getattr(loader, name) for name in told} == told
-        assert loader.multiprocessing_context.get_start_method() == context
     assert ours.worker_init_fn.keywords == theirs.worker_init_fn.keywords
     assert ours.worker_init_fn.func is theirs.worker_init_fn.func
 
@@ -676,7 +646,7 @@ def test_concatenating_concatenated_pairs_is_refused(tmp_path):
 
 
 def test_training_that_no_terminal_shows_prints_a_line_at_times(capsys: pytest.CaptureFixture[str]) -> None:
-    callback, state = ProgressBarCallback("relative", 0), SimpleNamespace(global_step=100, max_steps=300)
+    callback, state = ProgressBarCallback("relative"), SimpleNamespace(global_step=100, max_steps=300)
     state.is_world_process_zero = True
     callback.on_train_begin(None, state, None)
     callback.start_time -= 50  # 100 steps later

@@ -162,15 +162,14 @@ def diagnose(
     batch_size: int = 32,
     progress: bool = False,
     description: str = "diagnosing",
-    progress_position: int = 0,
 ) -> Diagnosis:
     """The diagnosis of one system on one test set; the module's docstring describes its fields.
 
     `edges` are the buckets' upper bounds in source tokens, inclusive. `decoded_per_group` pairs of each bucket are also
     decoded, to at most `max_new_tokens`; without it, to the limits of `generate`. A model whose alignment uses the
     target's length reads targets token by token, as in decoding; with `use_target_length` at once, as in training.
-    Batches of long sentences have fewer than `batch_size`. With `progress`, a progress bar with this `description` is
-    on line `progress_position`. Raises a ValueError without pairs, and for lengths from another tokenizer.
+    Batches of long sentences have fewer than `batch_size`. With `progress`, there is a progress bar with this
+    `description`. Raises a ValueError without pairs, and for lengths from another tokenizer.
     """
     validate_tokenizer(model.config, tokenizer)
     if not len(test):
@@ -180,7 +179,7 @@ def diagnose(
     sources, targets = pair_token_ids(pairs, tokenizer, *languages)
     max_target = model.config.max_target_length
     truncated_targets = [ids[:max_target] for ids in targets]
-    bar_options = {"desc": description, "position": progress_position, "disable": not progress}
+    bar_options = {"desc": description, "disable": not progress}
     length_aware = uses_target_length(model.config)
     sentences = measure_pairs(
         model, sources, truncated_targets, batch_size, bar_options, use_cache=length_aware and not use_target_length

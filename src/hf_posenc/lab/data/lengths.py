@@ -160,30 +160,15 @@ class DistributedBatchSampler(Sampler[list[int]]):
 
 
 class LengthSortedSampler(DistributedBatchSampler):
-    """Batches of `batch_size` pairs of similar length: random megabatches are sorted, so that epochs differ.
+    """Batches of `batch_size` pairs of similar length: random megabatches are sorted, so that epochs differ."""
 
-    With `drop_last` all batches have that size. The remaining pairs are left out, others in each epoch. Raises a
-    ValueError if no pairs are left.
-    """
-
-    def __init__(
-        self, lengths: np.ndarray, batch_size: int, *, drop_last: bool = False, num_ranks: int = 1, **rank_args: int
-    ) -> None:
+    def __init__(self, lengths: np.ndarray, batch_size: int, **rank_args: int) -> None:
         self.lengths, self.batch_size = lengths, batch_size
-        num_dropped = len(lengths) % (batch_size * num_ranks) if drop_last else 0
-        if num_dropped == len(lengths):
-            raise ValueError(
-                f"train.dataloader_drop_last leaves out what makes no full batch for each process, but of "
-                f"{num_dropped} pairs none is left for {num_ranks} process{'es' if num_ranks > 1 else ''} with batches "
-                f"of {batch_size}; lower train.per_device_train_batch_size, or use more data."
-            )
-        num_kept = len(lengths) - num_dropped
-        super().__init__(
-            np.append(np.arange(batch_size, num_kept, batch_size), num_kept), num_ranks=num_ranks, **rank_args
-        )
+        num_pairs = len(lengths)
+        super().__init__(np.append(np.arange(batch_size, num_pairs, batch_size), num_pairs), **rank_args)
 
     def epoch_order(self, generator: np.random.Generator) -> np.ndarray:
-        order = generator.permutation(len(self.lengths))[: self.batch_ends[-1]]
+        order = generator.permutation(len(self.lengths))
         megabatch = np.arange(len(order)) // (MEGABATCH_SIZE * self.batch_size)
         return order[np.lexsort((self.lengths[order], megabatch))]
 

@@ -39,9 +39,8 @@ SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME
 MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # below this number, starting processes takes longer than TER
 
 
-def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
-    """Train, translate and score one system, or what is missing of it. `progress_position` is the line of its progress
-    bar.
+def run_system(run: PreparedRun, name: str) -> None:
+    """Train, translate and score one system, or what is missing of it.
 
     With several processes, all of them train and translate, and the first one scores.
     """
@@ -50,9 +49,9 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
     system.validate_prepared()
     with exclusive_lock(system.paths.lock) if PartialState().is_main_process else nullcontext():
         if not is_scored(system):
-            train_if_missing(system, progress_position)
+            train_if_missing(system)
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
-                score_system(system, progress_position)
+                score_system(system)
             if PartialState().is_main_process and not system.settings.is_scored_by(system.paths.settings):
                 save_score_settings(system.paths, system.settings.score)
         if PartialState().is_main_process and not is_pushed(system.settings, system.paths):
@@ -60,13 +59,13 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
     PartialState().wait_for_everyone()
 
 
-def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
+def train_if_missing(system: PreparedSystem) -> None:
     """Train a system that has no model yet. A system without training raises a ValueError if the model it uses is
     missing."""
     if system.settings.segment:
         validate_trained(system)
     elif not system.paths.model.exists():
-        train_system(system, progress_position)
+        train_system(system)
     elif not system.paths.training_log.exists() and PartialState().is_main_process:
         restore_log(system.paths)
 
@@ -109,7 +108,7 @@ def is_scored(system: PreparedSystem) -> bool:
     return all(path.exists() for path in required) and settings.is_scored_by(paths.settings)
 
 
-def score_system(system: PreparedSystem, progress_position: int) -> None:
+def score_system(system: PreparedSystem) -> None:
     """Translate and score the test sets. The model's weights are loaded only if a translation or a diagnosis is
     missing."""
     distributed_state = PartialState()
@@ -119,7 +118,7 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         validate_weights(system.model_folder)
         return load_model_with_head(system.model_folder).to(distributed_state.device)
 
-    tests = test_scores(model, system, progress_position)
+    tests = test_scores(model, system)
     if tests is None:
         return
     scores = SystemScores(
@@ -132,15 +131,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         write_record(system.paths.scores, scores, indent=1)
         return
     for name in system.diagnosed_test_sets:
-        diagnose_test_set(model(), system, name, progress_position)
+        diagnose_test_set(model(), system, name)
     scores = replace(scores, training=read_record(TrainingSummary, system.paths.training_summary))
     write_record(system.paths.scores, scores, indent=1)
     write_card(system.paths.folder.parent, system.name)
 
 
-def test_scores(
-    model: Callable[[], PreTrainedModel], system: PreparedSystem, progress_position: int
-) -> dict[str, ScoredTestSet] | None:
+def test_scores(model: Callable[[], PreTrainedModel], system: PreparedSystem) -> dict[str, ScoredTestSet] | None:
     """The scores of all test sets, None in other processes than the first. `model()` loads the model."""
     is_main, is_terminal = PartialState().is_main_process, sys.stderr.isatty()
     if is_main and not is_terminal:
@@ -154,22 +151,22 @@ def test_scores(
         name: translate_test_set(
             model, system.tokenizer, test_set.segments, system.settings.score,
             system.paths.translation(name), target_tag=test_set.target_tag, overlap_words=overlap_words,
-            progress=is_main and is_terminal, description=f"{system.name}: {name}", progress_position=progress_position,
+            progress=is_main and is_terminal, description=f"{system.name}: {name}",
         )
         for name, test_set in system.test_sets.items()
     }  # fmt: skip
-    return score_test_sets(system, translations, progress_position) if is_main else None
+    return score_test_sets(system, translations) if is_main else None
 
 
 def score_test_sets(
-    system: PreparedSystem, translations: Mapping[str, TestSetTranslations], progress_position: int
+    system: PreparedSystem, translations: Mapping[str, TestSetTranslations]
 ) -> dict[str, ScoredTestSet]:
     """The scores of the `translations` of each test set."""
     cores = max(1, (os.cpu_count() or 1) // system.run.experiment.num_parallel)
     scores = {}
     with tqdm(
         total=sum(len(test_set.pairs) for test_set in system.test_sets.values()),
-        desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False,
+        desc=f"{system.name}: scoring", unit="pair", leave=False,
         disable=not sys.stderr.isatty(),
     ) as progress_bar:  # fmt: skip
         for name in system.test_sets:
@@ -179,7 +176,7 @@ def score_test_sets(
     return scores
 
 
-def diagnose_test_set(model: PreTrainedModel, system: PreparedSystem, name: str, progress_position: int) -> None:
+def diagnose_test_set(model: PreTrainedModel, system: PreparedSystem, name: str) -> None:
     """Write the diagnosis of a system on one test set."""
     data = system.settings.data
     diagnosis = diagnose(
@@ -194,12 +191,11 @@ def diagnose_test_set(model: PreTrainedModel, system: PreparedSystem, name: str,
         batch_size=system.settings.score.batch_size,
         progress=sys.stderr.isatty(),
         description=f"{system.name}: diagnosing {name}",
-        progress_position=progress_position,
     )
     write_record(system.paths.diagnosis(name), diagnosis)
 
 
-def train_system(system: PreparedSystem, progress_position: int) -> None:
+def train_system(system: PreparedSystem) -> None:
     """Train one system and save its model with tokenizer and generation config."""
     settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
     pairs, validation = system.training_pairs, system.validation_pairs
@@ -217,7 +213,6 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
             system.training_arguments,
             JsonLogger(paths.training_log),
             name=system.name,
-            progress_position=progress_position,
             references=system.validation_references,
             bleu_tokenize=settings.score.bleu_tokenize,
             is_text=settings.data.is_text,

@@ -27,7 +27,6 @@ DEFAULTS: JsonObject = {
     "ddp_find_unused_parameters": False,  # every parameter is used
     "dataloader_pin_memory": torch.cuda.is_available(),
     "disable_tqdm": True,
-    "length_column_name": "source_length",
     "report_to": "none",
     "save_total_limit": 2,
     "train_sampling_strategy": "group_by_length",
@@ -85,7 +84,7 @@ def training_arguments(settings: JsonObject, folder: Path, *, has_validation: bo
     if num_averaged is not None and save_limit is not None:  # one more for a checkpoint of an interruption
         settings["save_total_limit"] = max(num_averaged + 1, save_limit)
     args = TrainingArguments(output_dir=str(SystemPaths(folder).checkpoints), **settings)
-    if has_validation is False and (args.eval_strategy != "no" or args.eval_on_start):
+    if has_validation is False and args.eval_strategy != "no":
         raise ValueError(
             "Evaluations need a validation set, but data.validation is left out; name one, or leave out "
             "train.eval_strategy and train.evaluations_per_epoch."

@@ -26,8 +26,8 @@ class ProgressBarCallback(TrainerCallback):
     """Progress bar of one training: steps, time left, loss. Without a terminal, prints a line every
     SECONDS_PER_LINE."""
 
-    def __init__(self, name: str, position: int) -> None:
-        self.name, self.position = name, position
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.tqdm: tqdm | None = None
         self.start_time, self.line_time = 0.0, -math.inf
         self.start_step = 0
@@ -42,7 +42,6 @@ class ProgressBarCallback(TrainerCallback):
                 initial=state.global_step,
                 desc=self.name,
                 unit="step",
-                position=self.position,
                 leave=False,
                 mininterval=1.0,
             )

@@ -110,9 +110,7 @@ class LengthTrainer(Seq2SeqTrainer):
     def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
         """A translation of each source in a batch (B, T)."""
         sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        translations: Tensor = self.model.generate(
-            **sources, num_beams=self.args.generation_num_beams or 1, max_length=self.args.generation_max_length
-        )
+        translations: Tensor = self.model.generate(**sources, num_beams=self.args.generation_num_beams or 1)
         return translations
 
     def label_smoothed_loss(
@@ -133,8 +131,7 @@ class LengthTrainer(Seq2SeqTrainer):
             return MaxTokensSampler(source, target, args.tokens_per_batch, **rank_options)
         if args.train_sampling_strategy != "group_by_length":
             return None
-        sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
-        return LengthSortedSampler(sort_lengths, batch_size, drop_last=args.dataloader_drop_last, **rank_options)
+        return LengthSortedSampler(lengths(pairs, "source"), batch_size, **rank_options)
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
@@ -150,10 +147,6 @@ class LengthTrainer(Seq2SeqTrainer):
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            multiprocessing_context=args.dataloader_multiprocessing_context,
-            in_order=args.dataloader_in_order,
             worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
         loader.set_epoch = sampler.set_epoch  # the Trainer calls it at each epoch
@@ -228,14 +221,6 @@ class LengthTrainer(Seq2SeqTrainer):
             metrics = super().evaluate(*args, **kwargs)
         self.counting_since = self.counting_since and self.counting_since + time.monotonic() - start
         return metrics
-
-    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
-        """All validation pairs: `dataloader_drop_last` applies to training only."""
-        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self.args.dataloader_drop_last = drop_last
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
         """Private hook: whether the model is the best so far. The best model must be saved, to be loaded at the end.
@@ -332,7 +317,7 @@ class PromptedTrainer(LengthTrainer):
         prompts = self.processing_class.pad({"input_ids": sources}, padding_side="left", return_tensors="pt")
         prompts = prompts.to(inputs["input_ids"].device)
         width = prompts["input_ids"].shape[1]
-        limit = self.args.generation_max_length or max(max_continuation_lengths(self.model.config, sources)) + 1
+        limit = max(max_continuation_lengths(self.model.config, sources)) + 1
         limit = min(limit, (self.model.config.max_sequence_length or sys.maxsize) - width)
         sequences: Tensor = self.model.generate(
             **prompts, num_beams=self.args.generation_num_beams or 1, max_new_tokens=limit, do_sample=False

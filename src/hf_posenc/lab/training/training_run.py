@@ -68,7 +68,6 @@ def train(
     log: JsonLogger,
     *,
     name: str,
-    progress_position: int = 0,
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
     is_text: bool = False,
@@ -76,14 +75,14 @@ def train(
     """Train `model` from the last intact checkpoint in the folder that `args` names.
 
     Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
-    saved and a SystemExit is raised. `progress_position` is the line of the progress bar, for systems that train in
-    parallel. `references` are the target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU
-    of the validation set. `is_text` says that `pairs` and `validation` are blocks of plain text.
+    saved and a SystemExit is raised. `references` are the target texts of `validation`, and `bleu_tokenize` is
+    sacrebleu's tokenizer, for BLEU of the validation set. `is_text` says that `pairs` and `validation` are blocks of
+    plain text.
     """
     sigterm = SigtermCallback()
     checkpoint = checkpoint_to_resume(Path(args.output_dir), with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
-    progress_bar, manifests = ProgressBarCallback(name, progress_position), CheckpointManifestCallback(best)
+    progress_bar, manifests = ProgressBarCallback(name), CheckpointManifestCallback(best)
     callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
     if args.lora_rank is not None:
@@ -140,7 +139,6 @@ def trainer_class(*, is_encoder_decoder: bool, is_text: bool) -> type[LengthTrai
 
 def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:
     """Train from a checkpoint, or from the start, to the end. Returns the weights; raises a SystemExit at SIGTERM."""
-    trainer.args.eval_on_start &= checkpoint is None  # an evaluation at resumption would count for early stopping
     with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
         trainer.train(resume_from_checkpoint=checkpoint)
     trainer.accelerator.wait_for_everyone()  # until the first process has written everything
