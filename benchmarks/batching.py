@@ -41,7 +41,6 @@ from hf_posenc.lab.training.trainer import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.
 TIMING_SETTINGS = {
-    "average_checkpoints": None,
     "early_stopping_patience": None,
     "eval_strategy": "no",
     "evaluations_per_epoch": None,

@@ -147,7 +147,6 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, f
     assert estimate_cost(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
     best = "train.load_best_model_at_end=true"
     for overrides, kept in (
-        (["train.average_checkpoints=5"], "6"),
         (["train.save_total_limit=null"], "all"),
         (["train.save_total_limit=2", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
         (["train.save_total_limit=1", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
@@ -430,9 +429,8 @@ UNEVEN = {
             r"fertility_step must be below .*Of data\.train was estimated: fertility_step=",
         ),
         ("train.tokens_per_batch=5", r"the longest side has \d+ tokens"),
-        ("train={average_checkpoints: 4, max_steps: 6, save_steps: 2}", "needs as many checkpoints, .* saves 3; lower"),
     ],
-    ids=["estimate", "tokens", "checkpoints"],
+    ids=["estimate", "tokens"],
 )
 def test_a_training_that_its_pairs_do_not_allow_is_refused_before_any(config: Path, override: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"systems\.relative: .*{said}"):

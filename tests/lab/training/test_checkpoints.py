@@ -64,14 +64,3 @@ def test_a_checkpoint_is_no_better_than_the_best_one_that_it_names(tmp_path, fla
     assert last_intact_checkpoint(folder) == str(folder / "checkpoint-6")
     with pytest.raises(ValueError, match=rf"checkpoint-6: .* checkpoint-2 .* delete {folder}"):
         trained(experiment)
-
-
-@pytest.mark.full
-def test_a_mean_of_damaged_checkpoints_is_refused(tmp_path):
-    experiment = tiny(tmp_path, *LATE, "train.average_checkpoints=2")
-    trained(experiment)
-    without_its_model(experiment, 6)
-    damaged = experiment.folder / "relative" / "checkpoints" / "checkpoint-4"
-    (damaged / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=rf"model.safetensors .* delete {damaged}"):
-        trained(experiment)

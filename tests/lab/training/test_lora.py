@@ -73,10 +73,8 @@ def test_the_number_of_trained_parameters_is_described():
     assert describe_lora(model).startswith(f"LoRA trains {trained:,} of {total + trained:,} parameters")
 
 
-def test_lora_is_refused_without_peft_and_with_averaged_checkpoints(tmp_path, monkeypatch):
+def test_lora_is_refused_without_peft(tmp_path, monkeypatch):
     assert training_arguments({"lora_rank": 4, "use_cpu": True}, tmp_path).lora_rank == 4
-    with pytest.raises(ValueError, match=r"train.lora_rank trains factors of them.*; leave one of them out"):
-        training_arguments({"use_cpu": True, "lora_rank": 4, "average_checkpoints": 2}, tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"needs the package peft, but .*; run `pip install 'hf-posenc\[lora\]'`"):
         training_arguments({"lora_rank": 4, "use_cpu": True}, tmp_path)

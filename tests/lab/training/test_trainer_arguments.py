@@ -22,7 +22,7 @@ from hf_posenc.metrics.length_buckets.scorers import GREATER_IS_BETTER, SCORERS
 # Each key of `train` with a value that is not its default, and what it needs beside it.
 VALUES: dict[str, Any] = {
     "project": "lengths", "trackio_space_id": "user/lengths",
-    "adam_beta1": 0.8, "adam_beta2": 0.98, "adam_epsilon": 1e-9, "average_checkpoints": 2, "bf16": True, "data_seed": 3,
+    "adam_beta1": 0.8, "adam_beta2": 0.98, "adam_epsilon": 1e-9, "bf16": True, "data_seed": 3,
     "dataloader_num_workers": 2, "early_stopping_patience": 2, "eval_steps": 7, "eval_strategy": "epoch",
     "evaluations_per_epoch": 2, "generation_num_beams": 2, "gradient_accumulation_steps": 2,
     "gradient_checkpointing": True, "greater_is_better": False, "hub_model_id": "mine/other",

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from sacrebleu.metrics.bleu import BLEU
-from safetensors.torch import load_file, save_file
 from support.trainings import LATE, STEPS, facts_of, tiny, trained, weights_of, without_its_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -44,7 +43,6 @@ from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun
 from hf_posenc.lab.training.arguments import DEFAULTS, TrainingArguments, training_arguments
 from hf_posenc.lab.training.callbacks import ProgressBarCallback
-from hf_posenc.lab.training.checkpoints import average_checkpoints
 from hf_posenc.lab.training.trainer import LengthTrainer, label_smoothed_loss, validation_metrics
 
 # Batches of a token budget
@@ -379,20 +377,6 @@ def test_training_stops_early_where_nothing_gets_better(tmp_path):
     assert f"| step of the weights | {best['step']}, the best by `perplexity` of the validation set |" in card
 
 
-@pytest.mark.full
-def test_the_trained_model_is_the_mean_of_the_last_checkpoints(tmp_path):
-    experiment = tiny(tmp_path, "train.average_checkpoints=3", "train.save_steps=4")
-    trained(experiment)
-    folder = experiment.folder / "relative" / "checkpoints"
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    assert len(checkpoints) == 4  # there is room for one that is saved for an interruption
-    saved = [load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints[-3:]]
-    for name, weight in weights_of(experiment).items():
-        mean = torch.stack([weights[name].double() for weights in saved]).mean(0)
-        torch.testing.assert_close(weight.double(), mean, rtol=1e-6, atol=1e-7)
-        assert not any(torch.equal(weight, weights[name]) for weights in saved if weight.ndim > 1)
-
-
 @pytest.mark.slow
 def test_a_training_that_was_at_its_end_makes_no_further_step(tmp_path):
     experiment = tiny(tmp_path, *LATE)
@@ -449,10 +433,10 @@ EPOCHS = ["train.save_strategy=epoch", "train.eval_strategy=epoch"]
 @pytest.mark.parametrize(
     ("saved", "steps"),
     [
-        ([*STEPS, "train.save_steps=4", "train.average_checkpoints=2"], [5, 7]),
+        ([*STEPS, "train.save_steps=4"], [5, 7]),
         ([*EPOCHS, *BEST], [3, 17]),
     ],
-    ids=["mean by steps", "best by epochs"],
+    ids=["last by steps", "best by epochs"],
 )
 def test_a_run_resumed_after_sigterm_equals_an_uninterrupted_one(tmp_path, monkeypatch, saved, steps):
     settings = ["train.max_steps=17", "train.logging_steps=1", *saved]
@@ -468,42 +452,14 @@ def test_a_run_resumed_after_sigterm_equals_an_uninterrupted_one(tmp_path, monke
 
 @pytest.mark.slow
 def test_sigterm_at_the_end_of_an_epoch_stops_after_its_evaluation(tmp_path, monkeypatch):
-    experiment = tiny(tmp_path, *EPOCHS, "train.num_train_epochs=3", "train.average_checkpoints=3")
+    experiment = tiny(tmp_path, *EPOCHS, "train.num_train_epochs=3")
     straight = trained(experiment)
     saved = [line["step"] for line in straight if "eval_loss" in line]
     assert len(saved) == 3
-    stopped = tiny(tmp_path, "name=stopped", *EPOCHS, "train.num_train_epochs=3", "train.average_checkpoints=3")
+    stopped = tiny(tmp_path, "name=stopped", *EPOCHS, "train.num_train_epochs=3")
     log = interrupted(stopped, monkeypatch, saved[1])
     assert [line["step"] for line in log if "eval_loss" in line] == saved
     torch.testing.assert_close(weights_of(stopped), weights_of(experiment))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "saved",
-    [
-        ["train.save_steps=4"],
-        ["train.save_strategy=epoch", "train.max_steps=-1"],
-        ["train.evaluations_per_epoch=3", "train.max_steps=5"],
-    ],
-)
-def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(tmp_path, saved):
-    settings = ["train.max_steps=9", "train.save_total_limit=null", *saved]
-    experiment = tiny(tmp_path, *settings)
-    trained(experiment)
-    number = len(list((experiment.folder / "relative").glob("checkpoints/*")))
-    refused = tiny(tmp_path, "name=refused", *settings, f"train.average_checkpoints={number + 1}")
-    with pytest.raises(ValueError, match=rf"needs as many .* but this training saves {number}; lower it"):
-        trained(refused)
-    assert not (refused.folder / "relative" / "training.jsonl").exists()
-    trained(tiny(tmp_path, "name=mean", *settings, f"train.average_checkpoints={number}"))
-
-
-def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
-    (tmp_path / "checkpoint-2").mkdir()
-    save_file({"w": torch.ones(2)}, tmp_path / "checkpoint-2" / "model.safetensors")
-    with pytest.raises(ValueError, match=r"average_checkpoints=2 needs .* has 1; lower"):
-        average_checkpoints(tmp_path, 2)
 
 
 def loaders(experiment: Experiment, **arguments: object) -> tuple[LengthTrainer, DataLoader]:
@@ -563,15 +519,6 @@ def test_the_order_of_the_data_has_a_seed_of_its_own_if_it_is_given(tmp_path):
         ),
         ({"metric_for_best_model": "eval_bleu"}, r"it is 'eval_bleu'; bleu is measured with train.predict_with_gen"),
         ({"tokens_per_batch": 9, "train_sampling_strategy": "random"}, r"tokens_per_batch=9 .*'random'; leave one"),
-        (
-            {
-                "average_checkpoints": 3,
-                "load_best_model_at_end": True,
-                "eval_strategy": "steps",
-                "save_strategy": "steps",
-            },
-            r"average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best",
-        ),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(tmp_path, settings, message):

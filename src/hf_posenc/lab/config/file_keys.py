@@ -49,7 +49,7 @@ Reporter = Annotated[
 
 
 class TrainKeys(Keys):
-    """Keys of `train`: the Trainer's arguments that train.py supports, and five of its own.
+    """Keys of `train`: the Trainer's arguments that train.py supports, and four of its own.
 
     `max_steps`: optimizer steps; -1 for `num_train_epochs`, and 0 to score the model of `init_from` as it is.
     `num_train_epochs`: passes over the training pairs.
@@ -79,7 +79,6 @@ class TrainKeys(Keys):
     `metric_for_best_model`: loss, perplexity, or bleu with `predict_with_generate`.
     `greater_is_better`: set by the metric.
     `load_best_model_at_end`: whether the trained model is the best of those evaluated, not the last.
-    `average_checkpoints`: the trained model is the mean of the last so many checkpoints.
     `predict_with_generate`: whether evaluations translate, for bleu.
     `generation_num_beams`: the beams of these translations.
     `save_strategy`, `save_steps`: when checkpoints are saved.
@@ -128,7 +127,6 @@ class TrainKeys(Keys):
     metric_for_best_model: Text | None = None
     greater_is_better: bool | None = None
     load_best_model_at_end: bool = False
-    average_checkpoints: PositiveInt | None = None
     predict_with_generate: bool = False
     generation_num_beams: PositiveInt | None = None
     save_strategy: Literal["no", "steps", "epoch", "best"] = "steps"

@@ -8,7 +8,6 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from math import ceil
 from pathlib import Path
 from sys import maxsize
 
@@ -31,7 +30,6 @@ from ..data.tokenization import text_chunks
 from ..reports.card import validate_repositories
 from ..results.saved_files import read_json
 from ..training.arguments import TrainingArguments, validate_process_wide
-from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
 from ..training.checkpoints import validate_saved_system
 from ..training.training_run import trainer_class
 from .corpora import corpus_hash, read_pairs
@@ -138,18 +136,14 @@ def build_datasets(system: PreparedSystem) -> None:
 
 
 def validate_batches(system: PreparedSystem) -> None:
-    """Refuse, before training, arguments that leave no batches of the training pairs, or too few checkpoints."""
+    """Refuse, before training, arguments that leave no batches of the training pairs."""
     settings, args, pairs = system.settings, system.training_arguments, system.training_pairs
     if args.max_steps == 0:
         return
     trainer = trainer_class(is_encoder_decoder=settings.is_encoder_decoder, is_text=settings.data.is_text)
     try:
         num_special_tokens, batch_size = system.tokenizer.num_special_tokens_to_add(), args.train_batch_size
-        sampler = trainer.batch_sampler(args, pairs, num_special_tokens, batch_size, num_ranks=args.world_size)
-        num_batches = ceil(len(pairs) / batch_size / args.world_size) if sampler is None else len(sampler)
-        epoch_steps = steps_per_epoch(args, num_batches)
-        max_steps = args.max_steps if args.max_steps > 0 else ceil(args.num_train_epochs * epoch_steps)
-        validate_num_checkpoints(args, epoch_steps, max_steps)
+        trainer.batch_sampler(args, pairs, num_special_tokens, batch_size, num_ranks=args.world_size)
     except ValueError as error:
         raise ValueError(f"systems.{system.name}: {error}") from None
 

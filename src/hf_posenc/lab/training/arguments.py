@@ -1,4 +1,4 @@
-"""The Trainer's arguments: transformers' own, five more, this project's defaults, and what contradicts each other.
+"""The Trainer's arguments: transformers' own, four more, this project's defaults, and what contradicts each other.
 
 A config file takes those that `TrainKeys` (config/file_keys.py) lists, in its ranges. The guarantees of train.py are
 the reason why others are refused:
@@ -41,13 +41,12 @@ METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)  # sc
 
 @dataclass
 class TrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with five more, which `TrainKeys` describes. Raises a ValueError for arguments that
+    """`Seq2SeqTrainingArguments` with four more, which `TrainKeys` describes. Raises a ValueError for arguments that
     contradict each other."""
 
     tokens_per_batch: int | None = None
     evaluations_per_epoch: int | None = None
     early_stopping_patience: int | None = None
-    average_checkpoints: int | None = None
     lora_rank: int | None = None
 
     def __post_init__(self) -> None:
@@ -80,9 +79,6 @@ def training_arguments(settings: JsonObject, folder: Path, *, has_validation: bo
     settings = {**DEFAULTS, "hub_model_id": name, "run_name": name, **settings}
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
-    num_averaged, save_limit = settings.get("average_checkpoints"), settings["save_total_limit"]
-    if num_averaged is not None and save_limit is not None:  # one more for a checkpoint of an interruption
-        settings["save_total_limit"] = max(num_averaged + 1, save_limit)
     args = TrainingArguments(output_dir=str(SystemPaths(folder).checkpoints), **settings)
     if has_validation is False and args.eval_strategy != "no":
         raise ValueError(
@@ -129,16 +125,6 @@ def metric_mode(args: TrainingArguments) -> str:
 
 def contradictions(args: TrainingArguments) -> Iterator[str]:
     """What contradicts each other, as messages with rule, value and remedy."""
-    if args.average_checkpoints is not None and args.load_best_model_at_end:
-        yield (
-            "train.average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best one; leave "
-            "one of them out."
-        )
-    if args.average_checkpoints is not None and args.lora_rank is not None:
-        yield (
-            "train.average_checkpoints averages weights and train.lora_rank trains factors of them, whose mean is "
-            "another model; leave one of them out."
-        )
     if args.tokens_per_batch is not None and args.train_sampling_strategy != "group_by_length":
         yield (
             f"Under train.tokens_per_batch={args.tokens_per_batch} pairs of like length share a batch, but "

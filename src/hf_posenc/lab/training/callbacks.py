@@ -1,4 +1,4 @@
-"""Trainer callbacks: progress bar, JSON log, W&B runs, evaluations within an epoch, number of checkpoints."""
+"""Trainer callbacks: progress bar, JSON log, W&B runs, evaluations within an epoch."""
 
 import json
 import logging
@@ -183,38 +183,6 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
             control.should_evaluate = control.should_save = True
 
 
-class CheckpointCountCallback(TrainerCallback):
-    """Refuses, before the first step, to average more checkpoints than the training will save."""
-
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: DataLoader,
-        **kwargs: object,
-    ) -> None:
-        validate_num_checkpoints(args, steps_per_epoch(args, len(train_dataloader)), state.max_steps)
-
-
-def validate_num_checkpoints(args: TrainingArguments, epoch_steps: int, max_steps: int) -> None:
-    """Raise a ValueError if a training of `max_steps` steps saves fewer checkpoints than are to be averaged."""
-    if args.average_checkpoints is None or args.save_strategy == "best":  # whose number is not known before training
-        return
-    if args.evaluations_per_epoch is not None:
-        num_saved = (max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
-    else:
-        interval = {"steps": args.save_steps, "epoch": epoch_steps}.get(args.save_strategy)
-        if interval is not None and interval < 1:  # a share of all steps
-            interval = math.ceil(max_steps * interval)
-        num_saved = math.ceil(max_steps / interval) if interval else 0
-    if num_saved < args.average_checkpoints:
-        raise ValueError(
-            f"train.average_checkpoints={args.average_checkpoints} needs as many checkpoints, but this training saves "
-            f"{num_saved}; lower it, or save more often."
-        )
-
-
 def steps_per_epoch(args: TrainingArguments, num_batches: int) -> int:
     """The optimizer steps of an epoch. The last one may accumulate fewer batches."""
     return -(-num_batches // args.gradient_accumulation_steps)
@@ -229,6 +197,4 @@ def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
         callbacks.append(EvaluateNTimesPerEpoch(args.evaluations_per_epoch))
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
-    if args.average_checkpoints is not None:
-        callbacks.append(CheckpointCountCallback())
     return callbacks

@@ -1,4 +1,4 @@
-"""Checkpoints: find the newest intact one, validate weights, average several, delete old ones.
+"""Checkpoints: find the newest intact one, validate weights, delete old ones.
 
 The callbacks of the Trainer stop at SIGTERM with a saved step, and write manifests.
 """
@@ -23,7 +23,6 @@ from ...utils.atomic_io import delete
 from ...utils.manifest import (
     MANIFEST,
     MODEL_WEIGHTS_GLOB,
-    TRAIN_AGAIN,
     atomic_delete,
     first_defect,
     validate_weights,
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
 WEIGHTS_GLOB = "*.safetensors"
-INTERRUPTION_MARKER = "saved_to_stop"  # marks a checkpoint that was saved for an interruption alone
 
 
 def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
@@ -181,34 +179,14 @@ def load_weights(checkpoint: str | Path) -> dict[str, Tensor]:
     return weights
 
 
-def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
-    """The mean of the weights of the last `count` checkpoints in `folder`, in the precision they are saved in."""
-    checkpoints = [
-        candidate for candidate in list_checkpoints(folder) if not (candidate / INTERRUPTION_MARKER).exists()
-    ][-count:]
-    if len(checkpoints) < count:
-        raise ValueError(
-            f"train.average_checkpoints={count} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "
-            "it, or save more often."
-        )
-    sums: dict[str, Tensor] = {}
-    for checkpoint in checkpoints:
-        verify_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
-        for name, weight in load_weights(checkpoint).items():
-            sums[name] = sums.get(name, 0) + weight.double()
-    saved = load_weights(checkpoints[-1])
-    return {name: (total / count).to(saved[name].dtype) for name, total in sums.items()}
-
-
 class SigtermCallback(TrainerCallback):
     """At SIGTERM, which clusters send before they take a machine away: finish the step, save, stop.
 
-    If one of several processes receives it, all stop. A checkpoint that is saved for the interruption alone is marked.
-    The next checkpoint replaces it, and averages leave it out, so that an interruption changes no result.
+    If one of several processes receives it, all stop.
     """
 
     def __init__(self) -> None:
-        self.received = self.stopped = self.is_interruption_save = False
+        self.received = self.stopped = False
         self.previous_handler: Callable[[int, FrameType | None], object] | int | None = None
 
     def on_train_begin(
@@ -226,31 +204,13 @@ class SigtermCallback(TrainerCallback):
         control.should_training_stop = True
         is_end = state.epoch % 1 == 0 or state.global_step >= state.max_steps
         if not (is_end and args.save_strategy == "epoch"):  # the epoch's end evaluates and saves
-            self.is_interruption_save, control.should_save = not control.should_save, True
-        if self.is_interruption_save and state.is_world_process_zero:  # before saving, which a kill may end
-            checkpoint = checkpoint_folder(args.output_dir, state.global_step)
-            checkpoint.mkdir(parents=True, exist_ok=True)
-            (checkpoint / INTERRUPTION_MARKER).touch()
+            control.should_save = True
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # a stop calls on_epoch_end, too
             control.should_evaluate = control.should_save = control.should_log = False
-        self.is_interruption_save = self.is_interruption_save and not control.should_save
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        if not state.is_world_process_zero:
-            return
-        best = Path(state.best_model_checkpoint or "").name
-        for checkpoint in list_checkpoints(Path(args.output_dir)):
-            is_new = checkpoint == checkpoint_folder(args.output_dir, state.global_step)
-            if is_new and self.is_interruption_save:
-                (checkpoint / INTERRUPTION_MARKER).touch()
-            elif is_new:
-                (checkpoint / INTERRUPTION_MARKER).unlink(missing_ok=True)
-            elif (checkpoint / INTERRUPTION_MARKER).exists() and checkpoint.name != best:
-                delete(checkpoint)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -60,7 +60,7 @@ DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess
 
 
 class LengthTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with the five arguments of `TrainingArguments`, a fuller log, and a model sharded if FSDP is on.
+    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, a fuller log, and a model sharded if FSDP is on.
 
     Evaluations add `eval_perplexity`, which reduce_lr_on_plateau may follow. With `predict_with_generate` they add
     `eval_bleu`, of greedy translations unless `generation_num_beams` is set. Training logs add `tokens_per_second`,

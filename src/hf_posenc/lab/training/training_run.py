@@ -26,7 +26,6 @@ from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
 from .checkpoints import (
     CheckpointManifestCallback,
     SigtermCallback,
-    average_checkpoints,
     best_checkpoint,
     checkpoint_to_resume,
     load_trainer_state,
@@ -112,8 +111,6 @@ def train(
     else:
         restore_patience(trainer, resumed)
         weights = fit(trainer, sigterm, checkpoint, name)
-    if args.average_checkpoints is not None:
-        weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
     model.config.use_cache = use_cache  # the Trainer has changed it
     return materialize(model, weights, args.lora_rank), training_outcome(trainer.state, log, args)
 
