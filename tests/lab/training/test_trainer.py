@@ -200,22 +200,21 @@ def test_what_has_another_name_is_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "newest", "best", "kept"),
+    ("limit", "best", "kept"),
     [
-        (2, 5, None, [4, 5]),
-        (2, 5, "checkpoint-1", [1, 5]),
-        (1, 5, "checkpoint-1", [1, 5]),
-        (1, 5, None, [5]),
-        (3, 5, "checkpoint-5", [3, 4, 5]),
-        (2, 3, None, [2, 3]),  # 4 and 5 were cut short, and training went on from 2
-        (9, 5, None, [1, 2, 3, 4, 5]),
-        (0, 5, None, [1, 2, 3, 4, 5]),
-        (None, 5, None, [1, 2, 3, 4, 5]),
+        (2, None, [4, 5]),
+        (2, "checkpoint-1", [1, 5]),
+        (1, "checkpoint-1", [1, 5]),
+        (1, None, [5]),
+        (3, "checkpoint-5", [3, 4, 5]),
+        (9, None, [1, 2, 3, 4, 5]),
+        (0, None, [1, 2, 3, 4, 5]),
+        (None, None, [1, 2, 3, 4, 5]),
     ],
 )
-def test_the_newest_checkpoints_and_the_best_stay_and_what_has_another_name(tmp_path, limit, newest, best, kept):
+def test_the_newest_checkpoints_and_the_best_stay_and_what_has_another_name(tmp_path, limit, best, kept):
     folder = folder_of(tmp_path, 1, 2, 3, 4, 5)
-    delete_old_checkpoints(folder, limit, newest, best)
+    delete_old_checkpoints(folder, limit, best)
     assert [int(path.name.split("-")[1]) for path in list_checkpoints(folder)] == kept
     assert all((folder / name).is_dir() for name in OTHERS)
 

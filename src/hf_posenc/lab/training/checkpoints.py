@@ -7,7 +7,6 @@ import logging
 import re
 import signal
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -25,7 +24,6 @@ from ...utils.manifest import (
     MODEL_WEIGHTS_GLOB,
     atomic_delete,
     first_defect,
-    validate_weights,
     verify_files,
     verify_folder,
     write_folder_manifest,
@@ -40,48 +38,44 @@ CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
 WEIGHTS_GLOB = "*.safetensors"
 
 
-def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
-    """The newest intact checkpoint, None without one. Each newer one is skipped with a warning.
-
-    `with_best`: the checkpoint that its state names as the best must be intact, too.
-    """
+def last_intact_checkpoint(folder: Path) -> str | None:
+    """The newest intact checkpoint, None without one. Each newer one is skipped with a warning."""
     for checkpoint in reversed(list_checkpoints(folder)):
-        if (defect := checkpoint_defect(checkpoint, with_best=with_best)) is None:
+        if (defect := checkpoint_defect(checkpoint)) is None:
             return str(checkpoint)
         logger.warning("passed over %s: %s", checkpoint, defect)
     return None
 
 
 def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
-    """The newest intact checkpoint, None if training begins. A ValueError if all are damaged: whether to begin again is
-    the user's decision. A checkpoint whose saving was interrupted does not count."""
-    checkpoint = last_intact_checkpoint(folder, with_best=with_best)
-    damaged = (
-        [] if checkpoint else [candidate for candidate in list_checkpoints(folder) if not is_partially_saved(candidate)]
-    )
-    if damaged:
+    """The newest intact checkpoint, None if training begins.
+
+    A ValueError if all that were saved are damaged: whether to begin again is the user's decision.
+    `with_best`: the checkpoint that its state names as the best must be intact, too.
+    """
+    checkpoint = last_intact_checkpoint(folder)
+    needed = None
+    if checkpoint is None:
+        needed = next((saved for saved in list_checkpoints(folder) if (saved / MANIFEST).exists()), None)
+    elif with_best:
+        needed = best_checkpoint(checkpoint)
+    if needed is not None and (defect := checkpoint_defect(needed)):
         raise ValueError(
-            f"A training goes on from a whole checkpoint, but none in {folder} is: "
-            + "; ".join(
-                f"{candidate.name}: {checkpoint_defect(candidate, with_best=with_best)}" for candidate in damaged
-            )
-            + f". Restore one, or delete {folder} and give the same train.py command again: it trains from the start."
+            f"A training goes on from whole checkpoints, but in {folder} {needed.name} is not: {defect}. Restore it, "
+            f"or delete {folder} and give the same train.py command again, which trains from the start."
         )
     return checkpoint
 
 
-def is_partially_saved(checkpoint: Path) -> bool:
-    """Whether the saving of a checkpoint was interrupted: it has no manifest, and no state, which the Trainer writes
-    last."""
-    return not (checkpoint / MANIFEST).exists() and trainer_state_defect(checkpoint) is not None
-
-
-def trainer_state_defect(checkpoint: Path) -> str | None:
+def checkpoint_defect(checkpoint: Path) -> str | None:
+    """The defect that prevents an exact resumption, None without one. A checkpoint's manifest is written last."""
+    if not (checkpoint / MANIFEST).exists():
+        return "it was not saved to its end, or is missing"
     try:
-        load_trainer_state(checkpoint)
-    except (OSError, ValueError, TypeError) as error:
-        return f"{TRAINER_STATE_NAME} cannot be read ({error})"
-    return None
+        changed_file = first_defect(checkpoint)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return changed_file and f"{changed_file[0].name} is not as it was saved ({changed_file[1]})"
 
 
 def load_trainer_state(checkpoint: str | Path) -> TrainerState:
@@ -92,11 +86,6 @@ def best_checkpoint(checkpoint: str | Path) -> Path | None:
     """The best checkpoint by the state of another one of the same folder, which may have moved."""
     best = load_trainer_state(checkpoint).best_model_checkpoint
     return None if best is None else Path(checkpoint).parent / Path(best).name
-
-
-def checkpoint_folder(folder: str | Path, step: int) -> Path:
-    """The folder that the Trainer saves the checkpoint of a step in."""
-    return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -116,47 +105,18 @@ def checkpoint_step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: str | None) -> None:
-    """Delete all but `limit` checkpoints; None or 0 keeps all. The checkpoint of the step `newest` and the `best` one
-    are kept.
+def delete_old_checkpoints(folder: Path, limit: int | None, best: str | None) -> None:
+    """Delete all but the `limit` newest checkpoints; None or 0 keeps all. The `best` one is always kept.
 
-    Transformers' own rotation also counts and deletes copies of checkpoints. Steps after `newest` belong to a
-    checkpoint that was not resumed from, and are deleted first.
+    Transformers' own rotation also counts and deletes copies of checkpoints.
     """
-    if limit is None or limit < 1:
+    checkpoints = list_checkpoints(folder)
+    if not limit:
         return
-    protected = {checkpoint_folder(folder, newest).name, Path(best or "").name}
-    by_age = sorted(list_checkpoints(folder), key=lambda path: (checkpoint_step(path) <= newest, checkpoint_step(path)))
-    excess = len(by_age) - max(limit, sum(path.name in protected for path in by_age))
-    for checkpoint in [path for path in by_age if path.name not in protected][: max(excess, 0)]:
+    protected = {checkpoints[-1].name, Path(best or "").name}
+    excess = len(checkpoints) - max(limit, sum(checkpoint.name in protected for checkpoint in checkpoints))
+    for checkpoint in [candidate for candidate in checkpoints if candidate.name not in protected][: max(excess, 0)]:
         delete(checkpoint)
-
-
-def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | None:
-    """The defect that prevents an exact resumption from a checkpoint, None without one.
-
-    FSDP and DeepSpeed write other files. Without a manifest, only the files that the Trainer writes last are checked.
-    """
-    sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
-    for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
-        if not zipfile.is_zipfile(checkpoint / name):
-            return f"{name} is missing or cut short"
-    random_states = list(checkpoint.glob("rng_state*.pth"))
-    if not random_states or not all(map(zipfile.is_zipfile, random_states)):
-        return "rng_state.pth, the state of the random numbers, is missing or cut short"
-    if defect := trainer_state_defect(checkpoint):
-        return defect
-    try:
-        if changed_file := first_defect(checkpoint):
-            return f"{changed_file[0].name} is not as it was saved ({changed_file[1]})"
-        if not sharded:
-            validate_weights(checkpoint)
-    except (OSError, ValueError) as error:
-        return str(error)
-    if with_best and (best := best_checkpoint(checkpoint)) and best != checkpoint:
-        defect = checkpoint_defect(best) if best.is_dir() else "it is missing"
-        return defect and f"its state names {best.name} as the best, but {defect}"
-    return None
 
 
 def validate_saved_system(folder: Path) -> None:
@@ -221,11 +181,11 @@ class SigtermCallback(TrainerCallback):
 
 
 class CheckpointManifestCallback(TrainerCallback):
-    """Writes the manifest of each checkpoint, and restores the best checkpoint of a resumed training. Checkpoints newer
-    than the resumed one are damaged; they are deleted and made again."""
+    """Writes the manifest of each checkpoint, then deletes all but `limit`, and restores the best checkpoint of a
+    resumed training. Checkpoints newer than the resumed one are damaged; they are deleted and made again."""
 
-    def __init__(self, best: Path | None) -> None:
-        self.best = best
+    def __init__(self, best: Path | None, limit: int | None) -> None:
+        self.best, self.limit = best, limit
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -240,4 +200,6 @@ class CheckpointManifestCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         PartialState().wait_for_everyone()  # until each process has written its random state
         if state.is_world_process_zero:
-            write_folder_manifest(checkpoint_folder(args.output_dir, state.global_step))
+            folder = Path(args.output_dir)
+            write_folder_manifest(folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            delete_old_checkpoints(folder, self.limit, state.best_model_checkpoint)

@@ -49,7 +49,7 @@ from ...generation.translate import max_continuation_lengths, validate_tokenizer
 from ...transformer.encoder_decoder import ConditionalGeneration
 from ..data.lengths import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler, lengths
 from .arguments import TrainingArguments
-from .checkpoints import delete_old_checkpoints, last_intact_checkpoint
+from .checkpoints import last_intact_checkpoint
 from .distributed import any_rank, explain_out_of_memory, materialize, shard_by_layers, validate_fsdp_arguments
 from .push_to_hub import push_checkpoint
 
@@ -83,10 +83,6 @@ class LengthTrainer(Seq2SeqTrainer):
         validate_tokenizer(self.model.config, self.processing_class)
         self.token_counts = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens, slots
         self.counting_since = 0.0
-        self.checkpoint_limit, self.args.save_total_limit = (
-            self.args.save_total_limit,
-            None,
-        )  # see _save_checkpoint
         if self.is_fsdp_enabled:
             validate_fsdp_arguments(args)
             shard_by_layers(model, self.accelerator.state.fsdp_plugin)
@@ -230,14 +226,6 @@ class LengthTrainer(Seq2SeqTrainer):
         is_best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= is_best and self.args.load_best_model_at_end
         return is_best or self.control.should_save
-
-    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        """Private hook: save a checkpoint, then delete old ones. Transformers' rotation would also delete copies of
-        checkpoints."""
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            state, folder = self.state, Path(self.args.output_dir)
-            delete_old_checkpoints(folder, self.checkpoint_limit, state.global_step, state.best_model_checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Private hook: save a checkpoint's model. With FSDP an unsharded model is saved, under its own class."""

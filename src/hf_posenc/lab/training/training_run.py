@@ -81,7 +81,8 @@ def train(
     sigterm = SigtermCallback()
     checkpoint = checkpoint_to_resume(Path(args.output_dir), with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
-    progress_bar, manifests = ProgressBarCallback(name), CheckpointManifestCallback(best)
+    limit, args.save_total_limit = args.save_total_limit, None  # see delete_old_checkpoints
+    progress_bar, manifests = ProgressBarCallback(name), CheckpointManifestCallback(best, limit)
     callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
     if args.lora_rank is not None:
