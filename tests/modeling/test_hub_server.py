@@ -95,20 +95,15 @@ def experiment(tmp_path: Path, *overrides: str, **systems: Any) -> Experiment:
 
 
 @pytest.mark.full
-def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hub, tmp_path: Path):
+def test_a_run_pushes_its_scored_model_with_its_card(hub: Hub, tmp_path: Path):
     run = experiment(tmp_path, "train.hub_private_repo=true")
     prepare(run)
     run_system(PreparedRun(run), "gru+relative")
     repository = hub.repositories["someone/tiny-gru-relative"]
     assert hub.asked["/api/repos/create"][0]["visibility"] == "private"
-    steps = [f"Training in progress, step {step}" for step in (2, 4, 6)]
-    assert [message for message in repository.messages if message in steps]
-    assert repository.messages[-1] == "Trained and scored"
+    assert repository.messages == ["initial commit", "Trained and scored"]
     folder = run.folder / "gru+relative" / "model"
     code = code_of(AutoConfig.from_pretrained(folder), with_tokenizer=True)
-    for commit, message in zip(repository.commits, repository.messages, strict=True):
-        if message in steps:
-            assert repository.files(commit).keys() >= code | MODEL_FILES | TOKENIZER_FILES, message
     for commit in repository.commits:
         for name, content in repository.files(commit).items():
             assert name == ".gitattributes" or name in pushed_files(folder), "nothing else of the Trainer's"
@@ -146,7 +141,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
 
 @pytest.mark.full
 def test_a_run_whose_card_the_hub_refuses_keeps_all_and_pushes_when_asked_again(hub: Hub, tmp_path: Path, monkeypatch):
-    run = experiment(tmp_path, "train.hub_strategy=end", "train.hub_model_id=lab/tiny")
+    run = experiment(tmp_path, "train.hub_model_id=lab/tiny")
     prepare(run)
     hub.refusal = '"license" must be one of ...'
     with pytest.raises(ValueError, match="must be one of"):
@@ -169,12 +164,6 @@ def test_no_repository_is_made_without_the_right_token_and_nothing_is_trained(hu
     with pytest.raises(OSError, match="401"):
         run_system(PreparedRun(run), "gru+relative")
     assert not (run.folder / "gru+relative" / "model").exists()
-
-
-@pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
-def test_whole_checkpoints_are_not_pushed(tmp_path: Path, strategy: str):
-    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be one of .* '{strategy}'"):
-        prepare(experiment(tmp_path, f"train.hub_strategy={strategy}"))
 
 
 def test_a_token_in_a_config_is_refused(tmp_path: Path):

@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
     "dataloader_num_workers": 2, "early_stopping_patience": 2, "eval_steps": 7, "eval_strategy": "epoch",
     "evaluations_per_epoch": 2, "generation_num_beams": 2, "gradient_accumulation_steps": 2,
     "gradient_checkpointing": True, "greater_is_better": False, "hub_model_id": "mine/other",
-    "hub_private_repo": True, "hub_strategy": "end", "label_smoothing_factor": 0.1, "learning_rate": 1e-3,
+    "hub_private_repo": True, "label_smoothing_factor": 0.1, "learning_rate": 1e-3,
     "load_best_model_at_end": True, "logging_steps": 5, "lora_rank": 4, "lr_scheduler_kwargs": {"num_cycles": 2},
     "lr_scheduler_type": "cosine_with_restarts", "max_grad_norm": 0.5, "max_steps": 10,
     "metric_for_best_model": "perplexity", "num_train_epochs": 1.0, "optim": "sgd", "per_device_eval_batch_size": 3,

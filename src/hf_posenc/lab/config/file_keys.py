@@ -86,8 +86,7 @@ class TrainKeys(Keys):
     `logging_steps`: steps between two lines of training.jsonl.
     `report_to`: trackers of experiments.
     `project`, `trackio_space_id`: Trackio's project, and the Space that it sends losses to.
-    `push_to_hub`, `hub_model_id`, `hub_private_repo`, `hub_strategy`: what is pushed to the Hub, and where. A whole
-        checkpoint is not, because it holds paths of this machine.
+    `push_to_hub`, `hub_model_id`, `hub_private_repo`: whether a scored model is pushed to the Hub, and where.
     `skip_memory_metrics`: false measures the memory that training takes.
     `lora_rank`: train adapters of this rank in place of linear layers, and merge them; needs `init_from`.
     """
@@ -145,7 +144,6 @@ class TrainKeys(Keys):
     push_to_hub: bool = False
     hub_model_id: Text | None = None
     hub_private_repo: bool | None = None
-    hub_strategy: Literal["end", "every_save"] = "every_save"
     skip_memory_metrics: bool = True
     lora_rank: PositiveInt | None = None
 

@@ -3,9 +3,8 @@
 A card contains only what these files contain. It cites the references of the model and of its encodings, so that a
 registered encoding needs no further code.
 
-With `train.push_to_hub`, the repository is created and the model of each checkpoint is pushed during training, unless
-`train.hub_strategy` is "end". After scoring, the model folder with its card is pushed. `training/push_to_hub.py`
-selects the files.
+With `train.push_to_hub`, the repository is created before training. After scoring, the model folder with its card is
+pushed. `training/push_to_hub.py` selects the files.
 """
 
 import glob

@@ -27,6 +27,7 @@ DEFAULTS: JsonObject = {
     "ddp_find_unused_parameters": False,  # every parameter is used
     "dataloader_pin_memory": torch.cuda.is_available(),
     "disable_tqdm": True,
+    "hub_strategy": "end",  # never a checkpoint, which holds paths of this machine; push_system pushes the model
     "report_to": "none",
     "save_total_limit": 2,
     "train_sampling_strategy": "group_by_length",

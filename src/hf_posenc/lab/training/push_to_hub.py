@@ -1,9 +1,7 @@
 """Pushes saved models to the Hub: selected files by name, and no links."""
 
 import re
-import shutil
 import stat
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +63,3 @@ def push_files(folder: Path, repository: str, *, message: str, **options: Any) -
         commit_message=message,
         **options,
     )
-
-
-def push_checkpoint(checkpoint: Path, staging_folder: Path, repository: str, *, message: str, **options: Any) -> Future:
-    """Start pushing a checkpoint's model, from a copy in `staging_folder`: the checkpoint may be deleted meanwhile."""
-    names = pushed_files(checkpoint)
-    shutil.rmtree(staging_folder, ignore_errors=True)
-    staging_folder.mkdir(parents=True)
-    for name in names:
-        shutil.copyfile(checkpoint / name, staging_folder / name)
-    return push_files(staging_folder, repository, message=message, run_as_future=True, **options)

@@ -40,8 +40,7 @@ from transformers import (
     Seq2SeqTrainer,
 )
 from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.trainer_utils import HubStrategy, seed_worker
-from transformers.utils import PushInProgress
+from transformers.trainer_utils import seed_worker
 
 from ...alignments.base import Alignment
 from ...encodings.positions import document_mask
@@ -51,7 +50,6 @@ from ..data.lengths import DistributedBatchSampler, LengthSortedSampler, MaxToke
 from .arguments import TrainingArguments
 from .checkpoints import last_intact_checkpoint
 from .distributed import any_rank, explain_out_of_memory, materialize, shard_by_layers, validate_fsdp_arguments
-from .push_to_hub import push_checkpoint
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
@@ -71,7 +69,6 @@ class LengthTrainer(Seq2SeqTrainer):
 
     args: TrainingArguments
     model: PreTrainedModel
-    push_in_progress: PushInProgress | None
 
     def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
         loss = self.label_smoothed_loss if args.label_smoothing_factor else None
@@ -234,22 +231,6 @@ class LengthTrainer(Seq2SeqTrainer):
             self.model, state_dict = materialize(model, state_dict or {}), None
         super()._save(output_dir, state_dict)
         self.model = model
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Private hook: push a checkpoint's model alone, because the Trainer's push includes files with paths of this
-        machine. As in the Trainer, a checkpoint is skipped while another push is running, unless hub_always_push."""
-        running_push, args = self.push_in_progress, self.args
-        if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
-            return
-        if running_push is not None and not running_push.is_done() and not args.hub_always_push:
-            return
-        self._finish_current_push()  # private: waits for the running push, whose files change below
-        step, options = self.state.global_step, {"revision": args.hub_revision, "token": args.hub_token}
-        self.callback_handler.on_push_begin(args, self.state, self.control)
-        staging_folder = Path(args.output_dir) / "pushed"
-        message = f"Training in progress, step {step}"
-        future = push_checkpoint(Path(checkpoint_folder), staging_folder, self.hub_model_id, message=message, **options)
-        self.push_in_progress = PushInProgress([future])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if uses_target_length(self.model.config):
