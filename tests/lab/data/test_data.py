@@ -639,22 +639,20 @@ def test_the_tokenizer_learns_from_both_sides() -> None:
     assert tokenizer.backend_tokenizer.to_str() == again.backend_tokenizer.to_str()
 
 
-@pytest.mark.parametrize("batch", [1, 2, 100])
-def test_shared_pairs_are_those_of_two_equal_texts(batch: int) -> None:
+def test_shared_pairs_are_those_of_two_equal_texts() -> None:
     """Whatever their case, the white space around them and how often they stand there; one text alone is no pair."""
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
     shared = [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
-    assert find_overlaps(corpus, {"test": held_out}, batch)["test"] == Overlap(shared, [])
+    assert find_overlaps(corpus, {"test": held_out})["test"] == Overlap(shared, [])
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert find_overlaps(backwards, {"test": held_out}, batch)["test"] == Overlap(shared[:1], [])
+    assert find_overlaps(backwards, {"test": held_out})["test"] == Overlap(shared[:1], [])
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert find_overlaps(blank, {"test": blank}, batch)["test"] == Overlap([], [])
-    assert find_overlaps(dataset_of(PAIRS[:1]), {"test": held_out}, batch)["test"] == Overlap([], [])
+    assert find_overlaps(blank, {"test": blank})["test"] == Overlap([], [])
+    assert find_overlaps(dataset_of(PAIRS[:1]), {"test": held_out})["test"] == Overlap([], [])
 
 
-@pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_long_text_of_one_side_is_shared_too(batch: int) -> None:
+def test_a_long_text_of_one_side_is_shared_too() -> None:
     """A pair counts once, and not by one side if it is shared as a whole."""
     long, other = "Eins zwei drei vier fünf sechs sieben acht.", "Acht sieben sechs fünf vier drei zwei eins."
     corpus = dataset_of(
@@ -670,7 +668,7 @@ def test_a_long_text_of_one_side_is_shared_too(batch: int) -> None:
         ]
     )
     rows = held_out["translation"][:]
-    assert find_overlaps(corpus, {"test": held_out}, batch)["test"] == Overlap([rows[1]], [rows[0], rows[2]])
+    assert find_overlaps(corpus, {"test": held_out})["test"] == Overlap([rows[1]], [rows[0], rows[2]])
 
 
 def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from sys import maxsize
 
@@ -50,9 +51,9 @@ def prepare(experiment: Experiment) -> PreparedRun:
     validate_before_reading(experiment)
     overlap_warnings = validate_no_contamination(experiment.systems.values(), experiment.paths)
     with exclusive_lock(experiment.paths.lock, blocking=True):
-        for path, warning in overlap_warnings.items():
+        for path, warnings in overlap_warnings.items():
             if not path.exists():
-                write_file(path, json.dumps({"warning": warning}))
+                write_file(path, json.dumps({"warnings": warnings}))
         return build_artifacts(experiment)
 
 
@@ -256,41 +257,39 @@ MAX_ONE_SIDED_SHARE = 0.01
 logger = logging.getLogger(__name__)
 
 
-def validate_no_contamination(systems: Iterable[System], paths: RunPaths) -> dict[Path, str]:
+def validate_no_contamination(systems: Iterable[System], paths: RunPaths) -> dict[Path, list[str]]:
     """Raise a ValueError with the number of shared pairs of each held-out set that shares too many.
 
     Pairs are compared as they were before concatenation. No pair may occur in the training text. At most
     MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more in it. A set in
     `data.allow_overlap` may have more. Overlap that is tolerated or allowed is logged.
 
-    Returns the warning of each set, empty without overlap, by the file that keeps it. Kept warnings are read again.
+    Returns the warnings, by the file that keeps those of a training text and its held-out sets. Kept warnings are read
+    again.
     """
     contaminated: dict[str, str] = {}
-    warnings: dict[Path, str] = {}
+    warnings: dict[Path, list[str]] = {}
     for system in systems:
-        data, corpora = system.data, held_out_sets(system)
-        validate_names(data.allow_overlap, corpora, f"systems.{system.name}: data.allow_overlap")
-        compared: dict[str, Path] = {}
-        for name, corpus_spec in corpora.items():
-            path = overlap_record(paths, data, name, corpus_spec)
-            if system.segment or path in warnings:
-                continue
-            if path.exists():
-                warnings[path] = str(read_json(path)["warning"])
-            else:
-                compared[name] = path
-        overlaps = overlaps_with_training(data, {name: corpora[name] for name in compared})
-        for name, (overlap, num_pairs) in overlaps.items():
+        data, held_out = system.data, held_out_sets(system.data)
+        validate_names(data.allow_overlap, held_out, f"systems.{system.name}: data.allow_overlap")
+        path = overlap_record(paths, data, held_out)
+        if system.segment or path in warnings:
+            continue
+        if path.exists():
+            warnings[path] = list(map(str, read_json(path)["warnings"]))
+            continue
+        warnings[path] = []
+        for name, (overlap, num_pairs) in overlaps_with_training(data, held_out).items():
             description = describe_overlap(overlap, num_pairs, data)
             if description is None:
-                warnings[compared[name]] = ""
-            elif name in data.allow_overlap:
-                warnings[compared[name]] = f"{name}: {description}, as data.allow_overlap allows"
+                continue
+            if name in data.allow_overlap:
+                warnings[path].append(f"{name}: {description}, as data.allow_overlap allows")
             elif overlap.pairs or len(overlap.one_sided) > MAX_ONE_SIDED_SHARE * num_pairs:
                 contaminated[name] = description
             else:
-                warnings[compared[name]] = f"{name}: {description}, which is too few to matter"
-    for warning in filter(None, warnings.values()):
+                warnings[path].append(f"{name}: {description}, which is too few to matter")
+    for warning in dict.fromkeys(chain.from_iterable(warnings.values())):
         logger.warning("%s", warning)
     if contaminated:
         raise ValueError(
@@ -302,21 +301,19 @@ def validate_no_contamination(systems: Iterable[System], paths: RunPaths) -> dic
     return warnings
 
 
-def held_out_sets(system: System) -> dict[str, CorpusSpec]:
-    return ({"validation": system.data.validation} if system.data.validation else {}) | system.data.test
+def held_out_sets(data: DataSettings) -> dict[str, CorpusSpec]:
+    return ({"validation": data.validation} if data.validation else {}) | data.test
 
 
-def overlap_record(paths: RunPaths, data: DataSettings, name: str, corpus_spec: CorpusSpec) -> Path:
-    """The file that keeps the warning of a held-out set. Its name has a hash of all that the overlap depends on."""
-    held_out = [name, corpus_spec, corpus_file_hashes(corpus_spec, data.data_dir)]
-    settings = [data.normalize, data.tags, name in data.allow_overlap, MIN_WORDS, MAX_ONE_SIDED_SHARE]
-    return paths.overlap(corpus_hash(data, data.train, [held_out, settings]))
+def overlap_record(paths: RunPaths, data: DataSettings, held_out: Mapping[str, CorpusSpec]) -> Path:
+    """The file that keeps the warnings. Its name has a hash of all that the overlap depends on."""
+    files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in held_out.values()]
+    settings = [data.normalize, data.tags, data.allow_overlap, MIN_WORDS, MAX_ONE_SIDED_SHARE]
+    return paths.overlap(corpus_hash(data, data.train, [held_out, files, settings]))
 
 
 def overlaps_with_training(data: DataSettings, corpora: Mapping[str, CorpusSpec]) -> dict[str, tuple[Overlap, int]]:
     """The overlap of each held-out corpus with the training text, which is read once, and the number of its pairs."""
-    if not corpora:
-        return {}
     if data.is_text:
         return text_overlaps(data, corpora)
     held_out = {name: read_pairs(data, without_concatenation(spec)) for name, spec in corpora.items()}
