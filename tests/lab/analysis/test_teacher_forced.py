@@ -339,5 +339,3 @@ def test_what_cannot_be_compared_is_refused():
     for group in (">99", "all"):
         with pytest.raises(ValueError, match=rf"'{group}'; .* \[0,12\], >12"):
             loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED, group=group)
-    with pytest.raises(ValueError, match="'sinusoidal' is not in it"):
-        loss_by_position_figure(read_back(SAVED), max_training_lengths={"relative": 1, "rnn-nmt": 2})

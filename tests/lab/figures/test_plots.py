@@ -430,21 +430,6 @@ def test_unlike_test_sets_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"share the test set.*'relative' has .*n=14125.*'other' has .*n=14126"):
             compare(RESULTS | other)
-        with pytest.raises(ValueError, match=r"'late' has no 'newstest' but wmt;"):
-            compare(RESULTS | {"late": {"wmt": saved([1] * 5, [1] * 5)}})
-        with pytest.raises(ValueError, match="at least one system"):
-            compare({})
-
-
-def test_missing_and_impossible_limits_are_refused() -> None:
-    for limits, said in (
-        ({"relative": 50, "rotary": 50}, "'sinusoidal' is not in it; add"),
-        (same_limit(0), "must be positive; 'relative' has 0; write None"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
-        with pytest.raises(ValueError, match=said):
-            length_table(TableRows(scores=RESULTS, max_lengths=limits), "newstest")
 
 
 def test_the_overview_has_a_column_for_each_test_set() -> None:

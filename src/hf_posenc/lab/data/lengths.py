@@ -43,8 +43,8 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
     if not kept.any():
         raise ValueError(
             f"training needs pairs with both sides of {minimum} to {maximum} subwords (min_length={min_length}, "
-            f"max_length={max_length}), but none of {len(encoded)} is. Pairs by the length of their longer side:\n"
-            f"{_histogram(longer)}\nchoose bounds that hold some of them"
+            f"max_length={max_length}), but none of {len(encoded)} is, whose longest side has "
+            f"{longer.max(initial=0)}; choose bounds that hold some of them"
         )
     if num_empty := int((shorter == 0).sum()):
         logger.warning("dropped %d of %d pairs: one side is empty", num_empty, len(encoded))
@@ -85,16 +85,6 @@ def water_fill(max_L: np.ndarray, total: int, pairs_L: np.ndarray) -> np.ndarray
     unfilled_L = np.flatnonzero(max_L > level)
     target_L[unfilled_L[np.argsort(-pairs_L[unfilled_L], kind="stable")][: total - target_L.sum()]] += 1
     return target_L
-
-
-def _histogram(lengths: np.ndarray) -> str:
-    """A histogram of lengths, one line a bucket of doubling width: bounds, count, bar."""
-    lines, low, high = [], 0, 10
-    while low <= max(lengths, default=-1):
-        count = int(((lengths >= low) & (lengths <= high)).sum())
-        lines.append(f"{low:>6} to {high:>6} {count:>9} {'#' * round(40 * count / len(lengths))}".rstrip())
-        low, high = high + 1, 2 * high
-    return "\n".join(lines)
 
 
 BIN_WIDTHS = (

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..results.records import DecodingExample, Diagnosis, EntropyBucket, LossByPosition, LossSums, TrainingCurves
-from ..results.tables import TrainingLengths, validate_max_lengths
+from ..results.tables import TrainingLengths
 from .score_plots import bucket_axis, draw_length_lines, draw_marks, series_offsets, shown_buckets, small_note
 from .style import (
     FONT_SIZE,
@@ -51,7 +51,7 @@ def loss_by_position_figure(
     `min_tokens` tokens are left out. A vertical line marks the end of the positions of training, if it is inside the
     axes. The label of a system that received each target's length says so.
     """
-    limits = validate_max_lengths(validate_same_pairs(results), max_training_lengths)
+    limits = {system: max_training_lengths[system] for system in validate_same_pairs(results)}
     figure = Figure(figsize=(WIDTH_INCHES, 3.4 + 0.06 * len(results)), layout="constrained")
     axes, num_left_out = figure.subplots(), 0
     styles = line_styles(results)

@@ -17,7 +17,7 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 from numpy.typing import ArrayLike
 
 from ..results.records import SCALES, BucketScore, ScoresByRow
-from ..results.tables import TrainingLengths, common_buckets, length_unit, min_lengths_above_one, validate_max_lengths
+from ..results.tables import TrainingLengths, common_buckets, length_unit, min_lengths_above_one
 from .style import (
     AMOUNT_COLORMAP,
     FONT_SIZE,
@@ -138,7 +138,7 @@ def bleu_by_length_figure(
     Buckets of fewer than `MIN_PAIRS` pairs have hollow marks without a line. Buckets without pairs are left out.
     """
     shown = shown_buckets(common_buckets(results, test_set)[1:])
-    max_lengths = validate_max_lengths(results, max_training_lengths)
+    max_lengths = {system: max_training_lengths[system] for system in results}
     min_lengths = min_lengths_above_one(results, min_training_lengths)
     labels = {system: legend_label(system, max_lengths, min_lengths) for system in results}
     buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
@@ -387,7 +387,7 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     """
     columns = common_buckets(results, test_set)[1:]
     shown = shown_buckets(columns)
-    max_lengths = validate_max_lengths(results, max_training_lengths)
+    max_lengths = {system: max_training_lengths[system] for system in results}
     labels = {system: legend_label(system, max_lengths) for system in results}
     buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
     has_legend = len(buckets) > MAX_LINES

@@ -81,21 +81,6 @@ class TableRows:
         return describe_training_lengths(self.scores, self.max_lengths or {}, self.min_lengths)
 
 
-def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:
-    """Each system's maximum training length, None without a limit."""
-    max_lengths = {}
-    for system in systems:
-        if system not in max_training_lengths:
-            raise ValueError(
-                f"max_training_lengths must have every system; {system!r} is not in it; "
-                "add its longest training length in subwords, or None if it had no limit"
-            )
-        max_lengths[system] = max_length = max_training_lengths[system]
-        if max_length is not None and max_length <= 0:
-            raise ValueError(f"a training limit must be positive; {system!r} has {max_length}; write None for no limit")
-    return max_lengths
-
-
 def min_lengths_above_one(
     systems: Iterable[str], min_training_lengths: TrainingLengths | None
 ) -> dict[str, int | None]:
@@ -108,15 +93,12 @@ def describe_training_lengths(
     systems: Iterable[str], max_training_lengths: TrainingLengths, min_training_lengths: TrainingLengths | None
 ) -> dict[str, str]:
     """Each system's training lengths in words, for a column headed "trained to"."""
-    max_lengths = validate_max_lengths(systems, max_training_lengths)
-    upper_bounds = {
-        system: "no limit" if max_length is None else str(max_length) for system, max_length in max_lengths.items()
-    }
-    min_lengths = min_lengths_above_one(max_lengths, min_training_lengths)
-    return {
-        system: upper_bound if min_lengths[system] is None else f"{upper_bound}, from {min_lengths[system]}"
-        for system, upper_bound in upper_bounds.items()
-    }
+    described = {}
+    for system, min_length in min_lengths_above_one(systems, min_training_lengths).items():
+        max_length = max_training_lengths[system]
+        upper_bound = "no limit" if max_length is None else str(max_length)
+        described[system] = upper_bound if min_length is None else f"{upper_bound}, from {min_length}"
+    return described
 
 
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
@@ -404,30 +386,22 @@ def format_times(results: Sequence[ScoredTestSet]) -> str:
 
 
 def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]:
-    """The entries (low, high, label, n) of all pairs and of each group, checked to be the same for every system."""
-    if not results:
-        raise ValueError("a comparison needs at least one system; results is empty; score a system first")
-    first, *_ = results
-    columns: dict[str, Sequence[BucketScore]] = {}
-    for system, tests in results.items():
-        if test_set not in tests:
-            raise ValueError(
-                f"every system must be scored on the test set; {system!r} has no {test_set!r} "
-                f"but {', '.join(tests) or 'nothing'}; score it there or leave it out"
-            )
-        columns[system] = tests[test_set].all_buckets
-        sizes, expected = ([(group.label, group.n) for group in columns[name]] for name in (system, first))
-        if sizes != expected:
+    """The entries of all pairs and of each bucket; a ValueError unless these are the same for every system."""
+    (first, first_tests), *others = results.items()
+    columns = first_tests[test_set].all_buckets
+    expected = describe_sizes(columns)
+    for system, tests in others:
+        if (sizes := describe_sizes(tests[test_set].all_buckets)) != expected:
             raise ValueError(
                 f"systems in one comparison must share the test set and the tokenizer, so that each group has the same "
-                f"pairs; on {test_set!r}, {first!r} has {describe_sizes(expected)}, {system!r} has "
-                f"{describe_sizes(sizes)}; score them again with one tokenizer, or show them apart"
+                f"pairs; on {test_set!r}, {first!r} has {expected}, {system!r} has {sizes}; score them again with one "
+                "tokenizer, or show them apart"
             )
-    return columns[first]
+    return columns
 
 
-def describe_sizes(sizes: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{label} n={n}" for label, n in sizes)
+def describe_sizes(buckets: Iterable[BucketScore]) -> str:
+    return ", ".join(f"{bucket.label} n={bucket.n}" for bucket in buckets)
 
 
 BLEU_LOST_FORMAT: list[ScoreFormat] = [("bleu_lost", "BLEU", "z.1f")]  # z: no degradation is 0.0, not -0.0
