@@ -422,11 +422,11 @@ def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
     bleu, ter = ours["bleu"], ours["ter"]
     assert table.rows[0][4].startswith(f"{bleu.value:.1f} [{bleu.lowest:.1f} to {bleu.highest:.1f}]")
     assert f"({ter.value:.1f} [{ter.lowest:.1f} to {ter.highest:.1f}]" in table.rows[0][4]
-    whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, num_pairs=None)
+    whole = paper.model_copy(update={"rows": {"good": {"bleu": 40.4, "ter": 46.7}}, "num_pairs": None})
     table = reference_table(TableRows(scores=rows, max_lengths=LIMITS), whole)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
     assert table.legend.startswith("Someone (2019), Table 9, on news, all pairs: BLEU (TER)")
-    gap = replace(paper, rows={"good": {"bleu": [31.0, None, 33.25]}}, num_pairs=None)
+    gap = paper.model_copy(update={"rows": {"good": {"bleu": [31.0, None, 33.25]}}, "num_pairs": None})
     assert reference_table(TableRows(scores=rows, max_lengths=LIMITS), gap).rows[1][4:] == ["31.0", "-", "33.2"]
 
 

@@ -544,8 +544,10 @@ class System:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 
+# One number for all pairs, or a list with one for each bucket; null if the publication has none.
+PublishedScore = float | list[float | None] | None
 PublishedScores = Annotated[
-    dict[str, float | list[float | None] | None],
+    dict[str, PublishedScore],
     Field(min_length=1, description="scores by their metrics, {bleu: 31.7}"),
 ]
 

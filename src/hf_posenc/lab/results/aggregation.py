@@ -11,13 +11,12 @@ from tqdm.auto import tqdm
 
 from ...metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, BucketBounds, bucket_bounds, score_fields
 from ...utils.atomic_io import first_difference
-from ..config.settings import Experiment, ReferenceTable
+from ..config.settings import Experiment
 from .records import (
     WITHOUT_INTERVAL,
     BucketScore,
     Comparison,
     Diagnosis,
-    PublishedTable,
     RunResults,
     Score,
     SystemRecord,
@@ -53,7 +52,7 @@ def aggregate(experiment: Experiment) -> RunResults:
         baseline=experiment.baseline,
         systems={name: system_result(experiment, name, scores[name], beyond[name]) for name in scores},
         comparisons=comparisons,
-        reference_table=published_table(experiment.reference_table) if experiment.reference_table else None,
+        reference_table=experiment.reference_table,
         max_per_bucket=settings.max_per_bucket,
     )
 
@@ -66,12 +65,6 @@ def longest_training_length(scores: Mapping[str, SystemScores]) -> int | None:
             return None
         longest = max(longest, system.max_length)
     return longest
-
-
-def published_table(table: ReferenceTable) -> PublishedTable:
-    """A published table as a record of results.json."""
-    num_pairs = None if table.num_pairs is None else tuple(table.num_pairs)
-    return PublishedTable(source=table.source, test=table.test, rows=table.rows, num_pairs=num_pairs)
 
 
 def system_result(

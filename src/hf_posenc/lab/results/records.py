@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from ...utils.run_folder import NAME_RULE, is_valid_name, name_conflict
+from ..config.settings import ReferenceTable
 
 # The lowest and the highest possible value of each metric that is no percentage from 0 to 100.
 SCALES = {
@@ -45,10 +46,6 @@ Label = Annotated[
         pattern=r"^(all|beyond|\[\d+,\d+\]|>\d+)$",
         description="the label of a length group, such as [0,25] or >100",
     ),
-]
-# One number for all pairs, or a list with one for each bucket; null if the publication has none.
-PublishedScore = Annotated[
-    Number | list[Number | None] | None, Field(description="a number, a list with one for each length group, or null")
 ]
 Version = Annotated[
     int,
@@ -470,16 +467,6 @@ Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
-class PublishedTable:
-    """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
-
-    source: str
-    test: Name
-    rows: Mapping[Name, Mapping[Name, PublishedScore]]
-    num_pairs: tuple[Count | None, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
 class RunResults:
     """A run's results.json. `max_per_bucket` is the maximum number of pairs sampled from each bucket."""
 
@@ -487,7 +474,7 @@ class RunResults:
     baseline: Name
     systems: Mapping[Name, SystemResult]
     comparisons: Mapping[Name, Comparison]
-    reference_table: PublishedTable | None = None
+    reference_table: ReferenceTable | None = None
     max_per_bucket: Count | None = None
 
     @property

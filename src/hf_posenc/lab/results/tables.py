@@ -11,13 +11,12 @@ from itertools import chain
 from statistics import mean
 from typing import TypedDict
 
+from ..config.settings import PublishedScore, ReferenceTable
 from .records import (
     BucketPValues,
     BucketScore,
     Comparison,
     LengthScores,
-    PublishedScore,
-    PublishedTable,
     RunResults,
     Score,
     ScoredTestSet,
@@ -225,7 +224,7 @@ def overview_table(rows: TableRows) -> Table:
     return Table(headers, lines, what, rows.notes(groups_by_system.values(), *columns))
 
 
-def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
+def reference_table(rows: TableRows, paper: ReferenceTable) -> Table:
     """A published table, each of its rows below ours: a cell has the first metric, and the others in brackets."""
     results, test_set, published = rows.scores, paper.test, paper.rows
     p_values = rows.comparisons.get(test_set)

@@ -15,7 +15,7 @@ from ...utils.manifest import verified, write_file
 from ...utils.run_folder import RunPaths, SystemPaths
 from ..config.errors import parse
 from ..config.loading import bertscore_error
-from ..config.settings import Experiment, ReferenceTable, ScoreSettings, System
+from ..config.settings import Experiment, ScoreSettings, System
 from ..config.yaml_io import dump_yaml, read_yaml
 from ..data.tokenization import ExperimentTokenizer
 from ..reports.card import write_card
@@ -65,21 +65,13 @@ def saved_experiment(folder: Path, results: RunResults) -> Experiment:
     systems = {}
     for name, result in results.systems.items():
         systems[name], _ = System.read_saved(RunPaths(folder).system(name).settings, name, result.row)
-    published = results.reference_table
-    table = None
-    if published is not None:
-        rows = {row: dict(scores) for row, scores in published.rows.items()}
-        num_pairs = None if published.num_pairs is None else list(published.num_pairs)
-        table = ReferenceTable.model_construct(
-            source=published.source, test=published.test, rows=rows, num_pairs=num_pairs
-        )
     return Experiment(
         name=folder.name,
         output_dir=folder.parent,
         num_parallel=1,
         systems=systems,
         baseline=results.baseline,
-        reference_table=table,
+        reference_table=results.reference_table,
         diagnose=any(result.diagnostics for result in results.systems.values()),
     )
 
