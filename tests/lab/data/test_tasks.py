@@ -25,15 +25,6 @@ def added(symbols: list[str], order: int) -> list[str]:
     return list(f"{value(first) + value(second):0{len(first) + 1}d}")[::order]
 
 
-def added_with_hints(symbols: list[str]) -> list[str]:
-    plus = symbols.index("+")
-    first, second = symbols[:plus], symbols[plus + 1 :]
-    assert first[::2] == second[::2]  # the indices
-    start = int(first[0].removeprefix("i"))
-    total = added([*first[1::2], "+", *second[1::2]], -1)
-    return [symbol for place, digit in enumerate(total) for symbol in (f"i{start + place}", digit)]
-
-
 def looked_up(symbols: list[str]) -> list[str]:
     results = [symbols[0]]
     for table in symbols[1:]:
@@ -72,17 +63,6 @@ def edited(symbols: list[str]) -> list[str]:
     return result
 
 
-def undone(symbols: list[str]) -> list[str]:
-    """The digits of which ReCopy makes these symbols."""
-    digits = []
-    while symbols:
-        digits.append(symbols[0])
-        times = 1 if symbols[0] in "0123" else 3 if symbols[0] in "456" else 5
-        assert symbols[:times] == [symbols[0]] * times
-        symbols = symbols[times:]
-    return digits
-
-
 # The answer to an input, computed another way than by the generator.
 ANSWERS = {
     "copy": list,
@@ -90,19 +70,16 @@ ANSWERS = {
     "repeat_token": lambda symbols: [symbols[-1]] * len(symbols),
     "sort": lambda symbols: [digit for digit in "0123456789" for _ in range(symbols.count(digit))],
     "parity": lambda symbols: [str(sum(symbol == "1" for symbol in symbols) & 1)],
-    "modular_sum": lambda symbols: [str(sum(int(symbol) for symbol in symbols) % 5)],
     "recopy": lambda symbols: "".join(d * {0: 1, 1: 3, 2: 5}[(int(d) - 1) // 3 if d > "3" else 0] for d in symbols),
-    "inverse_recopy": undone,
     "addition": lambda symbols: added(symbols, 1),
     "addition_reversed": lambda symbols: added(symbols, -1),
-    "addition_hints": added_with_hints,
     "lookup": looked_up,
     "mqar": recalled,
     "pcfg": edited,
 }
 # Symbols of an input of length 7, where these are not 7.
 INPUT_SYMBOLS = {
-    "addition": 15, "addition_reversed": 15, "addition_hints": 29, "lookup": 8, "mqar": 22, "inverse_recopy": None,
+    "addition": 15, "addition_reversed": 15, "lookup": 8, "mqar": 22,
     "pcfg": None,
 }  # fmt: skip
 
@@ -214,7 +191,6 @@ def test_a_corpus_of_a_task_is_pairs_of_both_languages():
     [
         ({"pairs": None}, r"task copy has endless pairs"),
         ({"name": "mqar", "max_length": 200}, r"mqar has 128 different keys, but 200"),
-        ({"name": "addition_hints", "max_length": 256}, r"256 indices.* lower max_length to 255"),
         ({"name": "scan", "min_length": 49, "max_length": 60}, r"scan has 0 pairs of 49 to 60"),
         ({"name": "scan", "pairs": 30000, "max_length": 60}, r"scan has 20910 pairs.* 30000 are asked for"),
     ],

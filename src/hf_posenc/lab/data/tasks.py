@@ -1,21 +1,17 @@
 """Algorithmic tasks on which length generalization is measured, with exact answers at every length.
 
-copy, reverse, recopy, inverse_recopy: Jishnu Ray Chowdhury, Cornelia Caragea. Monotonic Location Attention for Length
+copy, reverse, recopy: Jishnu Ray Chowdhury, Cornelia Caragea. Monotonic Location Attention for Length
 Generalization. ICML 2023. https://arxiv.org/abs/2305.20019. Trained on 5 to 10 digits, tested on up to 100.
 
 repeat_token: Amirhossein Kazemnejad et al. The Impact of Positional Encoding on Length Generalization in Transformers.
 NeurIPS 2023. https://arxiv.org/abs/2305.19466. All symbols of an input are the same one. Trained on up to 20.
 
 sort, parity: Grégoire Delétang et al. Neural Networks and the Chomsky Hierarchy. ICLR 2023.
-https://arxiv.org/abs/2207.02098. Trained on up to 40 symbols, tested on up to 500. modular_sum is their modular
-arithmetic with sums alone.
+https://arxiv.org/abs/2207.02098. Trained on up to 40 symbols, tested on up to 500.
 
 addition: two numbers of `length` digits each, the most significant digit first, as it is written.
 addition_reversed: the least significant digit first, so that a carry is known when its digit is written. Nayoung Lee et
 al. Teaching Arithmetic to Small Transformers. ICLR 2024. https://arxiv.org/abs/2307.03381, who reverse the sum alone.
-addition_hints: the same with an index before each digit. Digits of one place have the same index. The indices are
-consecutive and begin at random, so that all of them occur in training. Hattie Zhou et al. What Algorithms can
-Transformers Learn? ICLR 2024. https://arxiv.org/abs/2310.16028, whose operands are as wide as the sum and not reversed.
 
 lookup: Adam Liška, Germán Kruszewski, Marco Baroni. Memorize or generalize? Searching for a compositional RNN in a
 haystack. 2018. https://arxiv.org/abs/1802.06467. With every intermediate result in the answer, as in Yann Dubois et al.
@@ -44,7 +40,7 @@ Recurrent Networks. ICML 2018. https://arxiv.org/abs/1711.00350. There are 20,91
 up to 22 actions, 16,990, are trained on, and the 3,920 others tested. The names of actions are those of the paper.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from random import Random
 from string import ascii_uppercase
@@ -52,7 +48,6 @@ from string import ascii_uppercase
 Pair = tuple[list[str], list[str]]  # the symbols of an input and of its answer
 
 DIGITS = "0123456789"
-MODULUS = 5
 
 
 def copy(rng: Random, length: int) -> Pair:
@@ -85,12 +80,6 @@ def parity(rng: Random, length: int) -> Pair:
     return bits, [str(bits.count("1") % 2)]
 
 
-def modular_sum(rng: Random, length: int) -> Pair:
-    """The sum of digits below 5, modulo 5."""
-    digits = rng.choices(DIGITS[:MODULUS], k=length)
-    return digits, [str(sum(map(int, digits)) % MODULUS)]
-
-
 def copies(digit: str) -> int:
     """How often ReCopy repeats a digit: 0 to 3 once, 4 to 6 three times, 7 to 9 five times."""
     return 1 if digit < "4" else 3 if digit < "7" else 5
@@ -100,15 +89,6 @@ def recopy(rng: Random, length: int) -> Pair:
     """Each digit of the input, repeated as often as its value says (`copies`)."""
     digits = rng.choices(DIGITS, k=length)
     return digits, [digit for digit in digits for _ in range(copies(digit))]
-
-
-def inverse_recopy(rng: Random, length: int) -> Pair:
-    """The answer of ReCopy as the input, and its `length` digits as the answer."""
-    digits, repeated = recopy(rng, length)
-    return repeated, digits
-
-
-NUM_INDICES = 256
 
 
 def operands(rng: Random, length: int) -> tuple[list[str], list[str], list[str]]:
@@ -131,23 +111,6 @@ def addition_reversed(rng: Random, length: int) -> Pair:
     """5 3 + 7 0 -> 2 4 0"""
     first, second, total = operands(rng, length)
     return [*first[::-1], "+", *second[::-1]], total[::-1]
-
-
-def addition_hints(rng: Random, length: int) -> Pair:
-    """i8 5 i9 3 + i8 7 i9 0 -> i8 2 i9 4 i10 0"""
-    if length >= NUM_INDICES:
-        raise ValueError(
-            f"addition_hints has {NUM_INDICES} indices, one for each digit of a sum, but a sum of numbers of {length} "
-            f"digits has {length + 1}; lower max_length to {NUM_INDICES - 1} or less."
-        )
-    start = rng.randrange(NUM_INDICES - length)
-
-    def hinted(digits: Sequence[str]) -> list[str]:
-        indexed = enumerate(reversed(digits), start)
-        return [symbol for index, digit in indexed for symbol in (f"i{index}", digit)]
-
-    first, second, total = map(hinted, operands(rng, length))
-    return [*first, "+", *second], total
 
 
 NUM_TABLES, NUM_KEYS = 8, 128
@@ -248,8 +211,7 @@ def verb_phrases() -> list[tuple[str, list[str]]]:
 
 
 ENDLESS_TASKS = (
-    copy, reverse, repeat_token, sort, parity, modular_sum, recopy, inverse_recopy, addition, addition_reversed,
-    addition_hints, lookup, mqar, pcfg,
+    copy, reverse, repeat_token, sort, parity, recopy, addition, addition_reversed, lookup, mqar, pcfg,
 )  # fmt: skip
 # From random numbers and a length to one pair.
 GENERATORS: Mapping[str, Callable[[Random, int], Pair]] = {task.__name__: task for task in ENDLESS_TASKS}
