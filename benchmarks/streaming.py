@@ -2,13 +2,12 @@
 
 python benchmarks/streaming.py FOLDER [--source-tokens 100000] [--documents 128 1024 4096] [--files TEST.de]
 
-FOLDER is a saved model of finite reach, such as `aligned` of a run of configs/quickstart.yaml, or a folder of ONNX
-graphs that it was exported to. The text is generated sentences,
-one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has, for each
-range of source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes
-of the tensors and numbers that the translator holds. The second counts the documents whose streamed translation is
-that of `model.translate(..., eos_requires_source_end=True)`: generated documents of so many words, and each line of the
-files. With --dtype float64 no rounding can differ.
+FOLDER is a saved model of finite reach, such as `aligned` of a run of configs/quickstart.yaml. The text is generated
+sentences, one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has,
+for each range of source tokens, the CPU time of the process for one source token, the resident memory at its end, and
+the bytes of the tensors and numbers that the translator holds. The second counts the documents whose streamed
+translation is that of `model.translate(..., eos_requires_source_end=True)`: generated documents of so many words, and
+each line of the files. With --dtype float64 no rounding can differ.
 """
 
 import argparse
@@ -23,13 +22,10 @@ import common
 import torch
 
 from hf_posenc import StreamingTranslator
-from hf_posenc.inference.onnx_engine import is_onnx
-from hf_posenc.inference.stream_decoder import OnnxStreamDecoder
-from hf_posenc.inference.translation_job import TranslationJob, load_model, silence_logging
+from hf_posenc.inference.translation_job import load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 
 SENTENCES_PER_SEED = 1000
-UNITS = {"num_beams": "beam", "words_per_feed": "word"}
 Record = dict[str, Any]
 
 
@@ -48,10 +44,8 @@ def resident_mib() -> float:
 
 def held_kib(translator: StreamingTranslator) -> float:
     """What the translator holds of source and target, in KiB: encoder states, cached tensors, and token ids."""
-    decoder, tensors = translator.decoder, [translator.source.states_BSD]
+    decoder, tensors = translator.decoder, [translator.source.states_1SD]
     caches = decoder.cache.self_attention_cache, decoder.cache.cross_attention_cache
-    if isinstance(decoder, OnnxStreamDecoder):
-        tensors += [torch.from_numpy(array.numpy()) for array in decoder.source.values()]
     for layer in (layer for cache in caches for layer in cache.layers):
         tensors += [layer.keys, layer.values, *getattr(layer, "states", {}).values()]
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
@@ -60,7 +54,7 @@ def held_kib(translator: StreamingTranslator) -> float:
 
 def measure_stream(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator[Record]:
     """A record for each range of source tokens, three ranges a decade."""
-    translator, words = StreamingTranslator(model, tokenizer, options.num_beams), endless_words()
+    translator, words = StreamingTranslator(model, tokenizer), endless_words()
     steps = [multiple * 10**power for power in range(3, 10) for multiple in (1, 2, 5)]
     last_tokens, last_time = 0, time.process_time()
     for step in [step for step in steps if step <= options.source_tokens]:
@@ -90,9 +84,9 @@ def measure_documents(model: Any, tokenizer: Any, options: argparse.Namespace) -
     """A record for each document: whether both translations are equal, and the CPU time of both."""
     for text in documents(options):
         start = time.process_time()
-        streamed = "".join(StreamingTranslator(model, tokenizer, options.num_beams).translate([text]))
+        streamed = "".join(StreamingTranslator(model, tokenizer).translate([text]))
         middle = time.process_time()
-        [offline] = model.translate([text], tokenizer, num_beams=options.num_beams, eos_requires_source_end=True)
+        [offline] = model.translate([text], tokenizer, num_beams=1, eos_requires_source_end=True)
         end = time.process_time()
         yield {
             "words": len(text.split()),
@@ -122,8 +116,8 @@ def markdown(report: dict[str, Any]) -> str:
             + " | ".join(f"{value:.1f}" for value in seconds)
             + " |"
         )
-    beams, words = (f"{report[name]} {what}{'s' * (report[name] > 1)}" for name, what in UNITS.items())
-    how = f"{beams}, {words} a call of `feed`, {report['dtype']}, CPU time"
+    num_words = report["words_per_feed"]
+    how = f"{num_words} word{'s' * (num_words > 1)} a call of `feed`, {report['dtype']}, CPU time"
     return "\n".join([*lines, "", f"{how}, {common.describe_machine(report['machine'])}."])
 
 
@@ -134,21 +128,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--words-per-feed", type=int, default=1, help="words that are fed at a time (%(default)s)")
     parser.add_argument("--documents", type=int, nargs="*", default=[128, 1024, 4096], help="words of each")
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="text files with a document a line")
-    parser.add_argument("--num-beams", type=int, default=1, help="width of the beam (%(default)s)")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)
     silence_logging()
     torch.set_num_threads(options.threads)
-    if is_onnx(options.folder):
-        if options.dtype != "float32":
-            parser.error(f"--dtype must be float32 for ONNX graphs, but it is {options.dtype}; leave it out.")
-        model, tokenizer = TranslationJob(options.folder).load(options.threads)
-    else:
-        model, tokenizer = load_model(options.folder)
-        model.to(getattr(torch, options.dtype))
-    report: dict[str, Any] = {name: getattr(options, name) for name in ("num_beams", "words_per_feed", "dtype")}
+    model, tokenizer = load_model(options.folder)
+    model.to(getattr(torch, options.dtype))
+    report: dict[str, Any] = {name: getattr(options, name) for name in ("words_per_feed", "dtype")}
     report |= {"machine": common.machine_info("cpu"), "stream": [], "documents": []}
     for name, measure in (("stream", measure_stream), ("documents", measure_documents)):
         for record in measure(model, tokenizer, options):

@@ -4,16 +4,15 @@ import copy
 import json
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
-from support.streams import OFFLINE, assert_streams_exactly, random_text, varied_translator
+from support.streams import OFFLINE, random_text, varied_translator
 from support.threads import NUM_THREADS, together
 
-from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
-from hf_posenc.inference.onnx_engine import GRAPHS, verify_outputs
+from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
+from hf_posenc.inference.onnx_engine import verify_outputs
 from hf_posenc.inference.translation_job import TranslationJob, translate_lines
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
@@ -67,11 +66,11 @@ def assert_generates_the_same(
 
 
 # An export takes half a minute: scaled and turned keys of another width, and a state that accumulates.
-STREAMED = ["pope+window to rotary+forgetting+window by length_ratio"]
+EVICTED = ["pope+window to rotary+forgetting+window by length_ratio"]
 KINDS = []
 if EVERY_ENCODING:
-    STREAMED += ["relative+window to rotary+window by length_ratio", "forgetting+window by length_ratio"]
-    STREAMED += ["relative+window by fertility"]
+    EVICTED += ["relative+window to rotary+window by length_ratio", "forgetting+window by length_ratio"]
+    EVICTED += ["relative+window by fertility"]
     KINDS += ["pope+log_n to forgetting", "relative", "t5", "deberta", "forgetting", "pope", "relative+log_n", *ALIGNED]
 
 
@@ -86,10 +85,9 @@ def test_generated_tokens_are_those_of_generate(kind, tokenizer, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", STREAMED)
-def test_generated_and_streamed_tokens_are_those_of_torch(kind, tokenizer, tmp_path):
-    """Also in small pieces of the source, and after the first target tokens have left the cache. A generation config
-    changes no graph."""
+@pytest.mark.parametrize("kind", EVICTED)
+def test_generated_tokens_are_those_of_torch_after_eviction(kind, tokenizer, tmp_path):
+    """Also after the first target tokens have left the cache in torch. A generation config changes no graph."""
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "dtype": torch.float32, "length_ratio_step": 0.4}
     model = varied_translator(kind, **sizes)
     prefer_end(model)
@@ -100,11 +98,9 @@ def test_generated_and_streamed_tokens_are_those_of_torch(kind, tokenizer, tmp_p
     model.generation_config, exported.generation_config = plain, copy.deepcopy(plain)
     assert_generates_the_same(exported, model, tokenizer)
     text = random_text(60)
-    for num_beams, size in ((1, 256), (3, 3)):
+    for num_beams in (1, 3):
         options = OFFLINE | {"num_beams": num_beams}
         assert exported.translations([text], tokenizer, **options) == model.translations([text], tokenizer, **options)
-        stream = assert_streams_exactly(exported, tokenizer, text, num_beams, tokens_per_piece=size)
-        assert stream.decoder.cache.self_attention_cache.layers[0].num_evicted
     model.lm_head.weight.data *= 2
     with pytest.raises(
         ValueError, match=r"^torch cannot export .*'pope\+window': its graphs are right for .* one size"
@@ -144,15 +140,6 @@ def test_another_folder_or_use_is_refused(tmp_path):
         PosEncOnnxModel.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"folder of ONNX graphs, .*precision"):
         TranslationJob(tmp_path, quantize=True)
-
-
-def test_a_stream_is_refused_for_graphs_without_windows(tokenizer):
-    graphs = {name: SimpleNamespace(inputs={}, outputs={}) for name in GRAPHS}
-    config = translator("relative").config
-    config._attn_implementation = "eager"
-    model = PosEncOnnxModel(config, graphs)
-    with pytest.raises(ValueError, match=r"Streaming must have a window in every attention, but 'relative'"):
-        StreamingTranslator(model, tokenizer)
 
 
 def test_a_quantization_other_than_int8_is_refused(tokenizer, tmp_path):
@@ -212,9 +199,5 @@ def test_threads_that_share_graphs_write_what_each_writes_alone(tokenizer, tmp_p
     def translate(text: str) -> list[list[str]]:
         return [exported.translate([text], tokenizer, num_beams=beams, max_new_tokens=8) for beams in (1, 3)]
 
-    def stream(text: str) -> str:
-        return "".join(StreamingTranslator(exported, tokenizer).translate(text.split(" ")))
-
-    for call, module in ((translate, exported), (stream, exported.encoder)):
-        alone = [call(text) for text in texts]
-        assert together(module, call, texts) == alone
+    alone = [translate(text) for text in texts]
+    assert together(exported, translate, texts) == alone

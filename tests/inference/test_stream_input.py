@@ -143,7 +143,7 @@ def test_memory_is_constant(tokenizer):
     for _ in range(100):
         stream.feed("Zwei Kinder im Schnee. ")
         self_cache = stream.decoder.cache.self_attention_cache.layers[0]
-        sizes.append((stream.source.states_BSD.shape[1], len(stream.source.ids), self_cache.keys.shape[2]))
+        sizes.append((stream.source.states_1SD.shape[1], len(stream.source.ids), self_cache.keys.shape[2]))
     assert self_cache.num_evicted > 0
     most_states, most_ids, most_keys = map(max, zip(*sizes, strict=True))
     assert most_states <= 2 * stream.reach.cross_window + max(count for count, _, _ in sizes[:10])
@@ -195,8 +195,6 @@ def test_what_cannot_stream_is_refused_with_the_reason(why, tokenizer):
 
 def test_other_searches_and_tokenizers_are_refused(tokenizer):
     model = translator(STREAMABLE)
-    with pytest.raises(ValueError, match=r"beam must be 1 .*num_beams=0;"):
-        StreamingTranslator(model, tokenizer, num_beams=0)
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match=r"no_repeat_ngram_size=3"):
         StreamingTranslator(model, tokenizer)
@@ -262,11 +260,9 @@ def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
             run_stream(monkeypatch, capsys, folder, b"Ein", *options)
 
 
-@pytest.mark.full
-def test_command_searches_by_beams(folder, monkeypatch, capsys):
-    model, tokenizer = load_model(folder)
-    [offline] = model.translate([TEXT[:32]], tokenizer, num_beams=3, eos_requires_source_end=True)
-    assert run_stream(monkeypatch, capsys, folder, TEXT[:32].encode(), "--num-beams", "3") == f"{offline}\n"
+def test_command_refuses_beams(folder, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match=r"Streaming must be greedy, but a beam of 3 .*; set its width to 1\.$"):
+        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "3")
 
 
 def start_command(folder: Path) -> subprocess.Popen:

@@ -63,9 +63,8 @@ def test_a_translation_ends_at_the_limit_in_a_batch_as_alone(num_beams, side):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("num_beams", [1, 5])
 @pytest.mark.parametrize("end_bias", [0, 5])
-def test_a_streamed_translation_ends_at_the_limit_as_that_of_the_whole_text(num_beams, end_bias, tokenizer):
+def test_a_streamed_translation_ends_at_the_limit_as_that_of_the_whole_text(end_bias, tokenizer):
     """Also within the text, and in pieces that are smaller than the window."""
     quick = {"length_ratio_step": 1.0, "length_ratio_gain": 1.0}
     model = varied_translator("relative+window by length_ratio", **SLOW | quick)
@@ -74,7 +73,7 @@ def test_a_streamed_translation_ends_at_the_limit_as_that_of_the_whole_text(num_
     for limit, words in ((2, 4), (3, 8)):
         model.generation_config.max_tokens_per_source_position = limit
         text = random_text(words, seed=words + 2)
-        assert_streams_exactly(model, tokenizer, text, num_beams, tokens_per_piece=3, max_origin_distance=5)
+        assert_streams_exactly(model, tokenizer, text, tokens_per_piece=3, max_origin_distance=5)
 
 
 def test_tokens_are_counted_along_each_hypothesis():

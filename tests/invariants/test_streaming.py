@@ -148,67 +148,6 @@ def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokeni
         assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), **SMALL_PIECES)
 
 
-# Beam search
-
-
-BEAMED = ["relative+window", "rotary+window", "t5+window to gru+rotary+window", "alibi+window to forgetting+window"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("stacks", BEAMED)
-def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
-    assert_streams_exactly(varied_translator(f"{stacks} by length_ratio"), tokenizer, random_text(8), num_beams=4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("step", [0.3, 3.5])
-def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer):
-    model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
-    for words in (1, 10):
-        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), num_beams=3, **SMALL_PIECES)
-
-
-ENDINGS = [(-1.0, False), (0.0, "never"), (2.0, "never"), (2.0, True)]
-
-
-@pytest.mark.parametrize("length_penalty, early_stopping", ENDINGS)
-@pytest.mark.full
-def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, early_stopping, tokenizer):
-    """Hypotheses finish at different lengths, of which the length penalty chooses one."""
-    model = varied_translator("relative+window by length_ratio", cross_window_size=60)  # the end is always in sight
-    model.generation_config.length_penalty, model.generation_config.early_stopping = length_penalty, early_stopping
-    for _ in range(2):
-        with torch.no_grad():
-            model.final_logits_bias[:, model.config.eos_token_id] += 1
-        assert_streams_exactly(model, tokenizer, random_text(2, seed=3), num_beams=4)
-
-
-@pytest.mark.full
-def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer):
-    """Counted from another origin they are the same differences."""
-    model = varied_translator("relative+window by length_ratio")
-    assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3, min_score=-2.0)
-
-
-@pytest.mark.full
-def test_hypotheses_that_share_nothing_are_given_up(tokenizer):
-    """What is held back is bounded, and the translator says that its search is another one."""
-    model = varied_translator("relative+window by length_ratio")
-    whole = StreamingTranslator(model, tokenizer, num_beams=3)
-    held = 0
-    for piece in random_text(12).split(" "):
-        whole.feed(piece + " ")
-        held = max(held, *map(len, whole.search.unfixed))
-    bounded = StreamingTranslator(model, tokenizer, num_beams=3)
-    bounded.search.max_unfixed_tokens = held - 1
-    written = ""
-    for piece in random_text(12).split(" "):
-        written += bounded.feed(piece + " ")
-        assert max(map(len, bounded.search.unfixed)) < held
-    assert whole.is_exact and not bounded.is_exact
-    assert written + bounded.finish() and bounded.has_ended
-
-
 # The end
 
 
@@ -307,14 +246,11 @@ def test_end_rule_follows_the_alignment_of_a_converted_model():
     assert converted.generation_config.eos_requires_source_end is False
 
 
-@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    ("owner", "name"), [("decoder", "step"), ("search", "step"), ("search", "take_fixed"), ("reader", "feed")]
-)
+@pytest.mark.parametrize(("owner", "name"), [("decoder", "step"), ("writer", "write"), ("reader", "feed")])
 @pytest.mark.parametrize("call", [1, 3])
-def test_a_stream_in_which_a_step_failed_says_so_at_each_later_call(owner, name, call, num_beams, tokenizer):
+def test_a_stream_in_which_a_step_failed_says_so_at_each_later_call(owner, name, call, tokenizer):
     """Wherever the step failed: in the model, after it, or while the text was read."""
-    translator = StreamingTranslator(varied_translator("relative+window by length_ratio"), tokenizer, num_beams)
+    translator = StreamingTranslator(varied_translator("relative+window by length_ratio"), tokenizer)
     part = getattr(translator, owner)
     function, calls = getattr(part, name), itertools.count(1)
 

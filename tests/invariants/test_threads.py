@@ -43,13 +43,12 @@ def test_generate_and_translate(aligned: str, options: dict[str, Any], tokenizer
     assert together(model.lm_head, generate, TEXTS) == alone
 
 
-@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("aligned", LOCAL)
-def test_streams(aligned: str, num_beams: int, tokenizer: PosEncTokenizer) -> None:
+def test_streams(aligned: str, tokenizer: PosEncTokenizer) -> None:
     model = model_that_ends_late(aligned)
 
     def stream(text: str) -> str:
-        return "".join(StreamingTranslator(model, tokenizer, num_beams).translate(text.split(" ")))
+        return "".join(StreamingTranslator(model, tokenizer).translate(text.split(" ")))
 
     alone = [stream(text) for text in TEXTS]
     assert together(model.lm_head, stream, TEXTS) == alone

@@ -5,8 +5,7 @@ import random
 import torch
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
-from hf_posenc.inference.stream_decoder import BeamSearch
-from hf_posenc.inference.streaming import EncodedSource, StreamingModel
+from hf_posenc.inference.stream_decoder import EncodedSource
 from support.models import TEXTS, translator
 
 # Greedy search with the end token where the source's end is in sight, as streaming has it.
@@ -44,24 +43,20 @@ def random_cuts(text: str, seed: int) -> list[str]:
 
 
 def assert_streams_exactly(
-    model: StreamingModel,
+    model: PosEncForConditionalGeneration,
     tokenizer: PosEncTokenizer,
     text: str,
-    num_beams: int = 1,
     tokens_per_piece: int = EncodedSource.tokens_per_piece,
     max_origin_distance: int | None = None,
-    min_score: float = BeamSearch.min_score,
 ) -> StreamingTranslator:
     """Returns the last stream."""
-    offline = model.translations([text], tokenizer, **OFFLINE | {"num_beams": num_beams})
+    offline = model.translations([text], tokenizer, **OFFLINE)
     assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
-    for pieces in ([text], list(text), random_cuts(text, len(text))) if num_beams == 1 else (random_cuts(text, 1),):
-        translator = StreamingTranslator(model, tokenizer, num_beams)
+    for pieces in ([text], list(text), random_cuts(text, len(text))):
+        translator = StreamingTranslator(model, tokenizer)
         translator.source.tokens_per_piece = tokens_per_piece
         if max_origin_distance is not None:
             translator.decoder.max_origin_distance = max_origin_distance
-        translator.search.min_score = min_score
         assert "".join(translator.translate(pieces)) == offline.texts[0]
         assert [translator.truncated] == offline.truncated
-        assert translator.is_exact
     return translator

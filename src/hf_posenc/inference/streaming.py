@@ -1,12 +1,10 @@
 """Streaming translation: text in, text out, in constant memory, exactly as if the whole text had been there.
 
-Invariant: translation of a stream, cut anywhere, greedily or by beam search, is token for token that of the whole text.
-It holds because a model whose reach is finite (`SourceReach`) writes each token from a bounded part of its
-source:
+Invariant: greedy translation of a stream, cut anywhere, is token for token that of the whole text. It holds because a
+model whose reach is finite (`SourceReach`) writes each token from a bounded part of its source:
 
     - The encoder reads the source in pieces, with a margin of its reach on both sides.
-    - The decoder takes a step only when every key that its hypotheses can attend to has been read.
-    - Tokens are written when all hypotheses share them (stream_decoder.py).
+    - The decoder takes a step only when every key that it can attend to has been read.
     - The end token is allowed only where the end of the source is in the window (generation/limits.py).
 
 Encoder states and cached keys are dropped when no later token can attend to them. Subwords of the source are read as
@@ -33,7 +31,6 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, normalizers
 from tokenizers.models import BPE
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..alignments.base import without_adapters
@@ -58,16 +55,8 @@ from ..tokenizer.tokenization_posenc import (
     split_normalizer,
 )
 from ..transformer.configuration_posenc import PosEncConfig
-from .onnx_engine import PosEncOnnxModel
-from .stream_decoder import (
-    BeamSearch,
-    EncodedSource,
-    GreedySearch,
-    OnnxStreamDecoder,
-    StreamDecoder,
-    StreamingModel,
-    TorchStreamDecoder,
-)
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
+from .stream_decoder import EncodedSource, StreamDecoder
 
 
 @dataclass(frozen=True)
@@ -366,68 +355,38 @@ class StreamingTranslator:
             print(translator.feed(text), end="", flush=True)
         print(translator.finish())
 
-    All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=num_beams,
+    All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=1,
     eos_requires_source_end=True)[0]`. `reach.lookahead` is the number of source tokens that must be read beyond the
     source position of a token before its step. `num_source_tokens` and `num_target_tokens` count what was read and
-    written. `truncated` is True if the translation ended at a length limit. One by source position,
-    `max_tokens_per_source_position` of the generation config, can end it within the text.
+    written, `source_position` is that of the next token. `has_ended` is True after the end token or a length limit,
+    `truncated` after a limit. One by source position, `max_tokens_per_source_position` of the generation config, can
+    end a translation within the text.
 
-    Beam search writes what all hypotheses share, and therefore later than greedy search. If they share none of
-    4096 tokens, those that disagree with the best one are given up. Only then `is_exact` is False.
-
-    A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; for
-    an option of its generation config that streaming does not read; and for less than one beam.
+    A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; and
+    for an option of its generation config that streaming does not read.
     """
 
-    def __init__(self, model: StreamingModel, tokenizer: PreTrainedTokenizerBase, num_beams: int = 1) -> None:
-        validate_streams(model, num_beams)
+    def __init__(self, model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+        validate_streams(model)
         validate_tokenizer(model.config, tokenizer)
         self.model = evaluation_view(model)
         self.reach = compute_source_reach(model.config)
         self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
-        self.decoder: StreamDecoder = (
-            OnnxStreamDecoder(self.model) if isinstance(self.model, PosEncOnnxModel) else TorchStreamDecoder(self.model)
-        )
+        self.decoder = StreamDecoder(self.model)
         self.source = EncodedSource(self.model, (self.reach.encoder_left, self.reach.encoder_right))
-        (end_token_ids, _), start_token = model.end_tokens(), model.start_token()
-        self.search: GreedySearch | BeamSearch = (
-            GreedySearch(start_token, end_token_ids)
-            if num_beams == 1
-            else BeamSearch(num_beams, start_token, end_token_ids, model.generation_config)
-        )
-        # The source position of each hypothesis' next token. It may lie beyond the end of the source, where the model
-        # stops.
-        self.source_positions = [0.0] * num_beams
+        self.end_token_ids, _ = model.end_tokens()
+        self.last_token = model.start_token()
+        self.source_position = 0.0  # may lie beyond the end of the source, where the model stops
         self.max_tokens_per_position = explicit_option(POSITION_LIMIT_OPTION, {}, model.generation_config)
         self.visit: SourceVisit | None = None
         self.num_target_tokens = 0
-        self.is_finished = False
+        self.is_finished = self.has_ended = self.truncated = False
         self.failure: BaseException | None = None
 
     @property
     def num_source_tokens(self) -> int:
         """How many source tokens were read, held-back ones not included."""
         return self.source.num_read
-
-    @property
-    def source_position(self) -> float:
-        """The source position of the next token, in beam search that of the best hypothesis."""
-        return self.source_positions[0]
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the translation has its end token, or has reached its length limit."""
-        return self.search.has_ended
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the translation ended at its length limit."""
-        return self.search.truncated
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the search has been that of the whole text so far."""
-        return self.search.is_exact
 
     def feed(self, text: str) -> str:
         """Read a piece of text; returns the text of the translation that is fixed by it, often none.
@@ -509,15 +468,15 @@ class StreamingTranslator:
         it is reached within a text, the next token waits for more source. Therefore the limit never depends on source
         tokens that are still to come.
         """
-        if self.search.num_tokens >= self.max_target_length():
+        if self.num_target_tokens >= self.max_target_length():
             if self.source.is_whole:
-                self.search.end_at_limit()
-            return self.source.is_whole
-        first_key = self.reach.first_key(min(self.source_positions))
+                self.has_ended = self.truncated = True
+            return False
+        first_key = self.reach.first_key(self.source_position)
         # The first step finds its source position itself.
-        is_first = self.search.num_tokens == 0
+        is_first = self.num_target_tokens == 0
         last_key = self.reach.last_key(
-            without_adapters(self.decoder.alignment).max_first_position if is_first else max(self.source_positions)
+            without_adapters(self.decoder.alignment).max_first_position if is_first else self.source_position
         )
         while self.source.end <= last_key:
             if not self.source.encode_piece(first_key):
@@ -535,51 +494,47 @@ class StreamingTranslator:
         return self.model.max_target_lengths([num_source_tokens])[0]
 
     def write_token(self) -> str:
-        """Take a step, unless the search has ended; returns the text that is fixed by it, often none."""
-        if not self.has_ended:
-            self.step()
-        tokens = self.search.take_fixed()
-        self.num_target_tokens += len(tokens)
-        return "".join(map(self.writer.write, tokens))
-
-    def step(self) -> None:
-        """One decoding step of all hypotheses."""
-        last_tokens_N1 = torch.tensor(self.search.last_tokens, device=self.model.device)[:, None]
-        states_NSD = self.source.states(len(last_tokens_N1))
-        logits_NV, positions_N = self.decoder.step(last_tokens_N1, states_NSD, self.source.start - self.source.origin)
-        positions_N = self.source.origin + positions_N
-        sees_end = [
-            self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
-            for position in positions_N.tolist()
-        ]
+        """Take a decoding step; returns the text that is fixed by it, often none."""
+        logits_V, position = self.decoder.step(
+            self.last_token, self.source.states_1SD, self.source.start - self.source.origin
+        )
         require(
-            logits_NV.isfinite().all(),
-            f"Streaming must have finite scores, but after {self.search.num_tokens} target tokens some are infinite or "
+            logits_V.isfinite().all(),
+            f"Streaming must have finite scores, but after {self.num_target_tokens} target tokens some are infinite or "
             "no numbers. An encoding whose keys grow with the position overflows, such as `xpos`; stream with the "
             "model in float64, or train another encoding.",
         )
-        self.search.step(logits_NV, sees_end, self.must_end(positions_N), self.max_target_length())
-        if self.search.parents is not None:  # all hypotheses have the same source
-            self.decoder.reorder(self.search.parents)
-            self.visit = self.visit.select(self.search.parents) if self.visit is not None else None
-        self.source_positions = [self.source.origin + position for position in self.decoder.next_source_positions()]
+        position += self.source.origin
+        if self.must_end(position):
+            self.has_ended = self.truncated = True
+            return ""
+        sees_end = self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
+        if not sees_end:
+            logits_V[self.end_token_ids] = float("-inf")
+        self.last_token = int(logits_V.argmax())
+        self.source_position = self.source.origin + self.decoder.next_source_position()
+        if self.last_token in self.end_token_ids:
+            self.has_ended = True
+            return ""
+        self.num_target_tokens += 1
+        return self.writer.write(self.last_token)
 
-    def must_end(self, positions_N: Tensor) -> list[bool]:
-        """Whether each hypothesis is at its limit of tokens at one source position, in a step at these positions."""
+    def must_end(self, position: float) -> bool:
+        """Whether the translation is at its limit of tokens at one source position, in a step at this position."""
         if self.max_tokens_per_position is None:
-            return [False] * len(positions_N)
-        self.visit = SourceVisit.after(self.visit, positions_N[:, None], torch.tensor([[self.source.num_read - 1]]))
-        return (self.visit.num_steps_N > self.max_tokens_per_position).tolist()
+            return False
+        last_11 = torch.tensor([[self.source.num_read - 1]])
+        self.visit = SourceVisit.after(self.visit, torch.tensor([[position]], dtype=torch.float64), last_11)
+        return int(self.visit.num_steps_N) > self.max_tokens_per_position
 
 
-def validate_streams(model: Any, num_beams: int) -> None:
-    """Raise a ValueError for a search or a kind of model that streaming does not support."""
+def validate_streams(model: Any) -> None:
+    """Raise a ValueError for a kind of model or an option of its search that streaming does not support."""
     require(
-        isinstance(model, StreamingModel),
+        isinstance(model, PosEncForConditionalGeneration),
         "Streaming must have an encoder-decoder Transformer of this family, whose reach is known, but the model is a "
         f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment.",
     )
-    require(num_beams >= 1, f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
     max_tokens = explicit_option(POSITION_LIMIT_OPTION, {}, model.generation_config)
     if max_tokens is not None:
         validate_position_limit(max_tokens)

@@ -175,13 +175,18 @@ class TranslationJob:
 
     def streaming_translator(self) -> StreamingTranslator:
         """The same for one endless text."""
+        engine = engine_of(self.folder)
         require(
-            not is_ctranslate2(self.folder),
-            f"Streaming must have a saved model or ONNX graphs, but {self.folder} is a folder of CTranslate2; name the "
-            "model that it was exported from.",
+            engine is None,
+            f"Streaming must have a saved model, but {self.folder} is a folder of {engine}; name the model that it was "
+            "exported from.",
+        )
+        require(
+            self.num_beams == 1,
+            f"Streaming must be greedy, but a beam of {self.num_beams} was requested; set its width to 1.",
         )
         model, tokenizer = self.load()
-        return StreamingTranslator(model, tokenizer, num_beams=self.num_beams)
+        return StreamingTranslator(model, tokenizer)
 
     def load(self, threads: int | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The tokenizer, and the model: of ONNX graphs; or in torch, quantized or on its device."""

@@ -210,7 +210,7 @@ def add_translation_commands(add_command: AddCommand) -> None:
     )
     output_help = "a new file (default: standard output); the same command resumes after a kill"
     command.add_argument("--output", type=path_argument, metavar="FILE", help=output_help)
-    beams_help = "width of the beam (default 5, with --stream 1)"
+    beams_help = "width of the beam (default 5); --stream is greedy"
     command.add_argument("--num-beams", type=positive_int, metavar="N", help=beams_help)
     length_help = "maximum length of a translation in tokens (default: 2 x source + 50)"
     command.add_argument("--max-new-tokens", type=positive_int, metavar="N", help=length_help)

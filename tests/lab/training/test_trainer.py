@@ -264,7 +264,7 @@ def test_training_and_evaluation_need_no_float64_on_their_device(tokenizer, tmp_
 # float64 is made on the CPU: after .cpu(), or where nothing is ever on another device.
 ON_THE_CPU = {
     "lab/explorer/views.py", "convert/checkpoints.py", "lab/figures/encoding_plots.py", "lab/analysis/probes.py",
-    "inference/stream_decoder.py",
+    "inference/streaming.py",
 }  # fmt: skip
 
 
