@@ -56,7 +56,7 @@ REFUSED = {
         {"decoder_attention_heads": 5},
         r"multiple of the number of heads.*d_model=16.*decoder_attention_heads=5; change",
     ),
-    "no heads": ({"decoder_attention_heads": 0}, r"decoder_attention_heads=0"),
+    "no heads": ({"decoder_attention_heads": 0}, r"decoder_attention_heads must be from 1 to 1000, but it is 0"),
     "an odd width of the encoder's heads": (
         {"position_encoding_type": "rotary", "decoder_position_encoding_type": "none", "encoder_attention_heads": 16},
         r"`rotary` needs an even width.*a width of 16 over 16 heads gives 1; change",
@@ -103,9 +103,9 @@ REFUSED = {
     "a clip that is a word": ({"relative_clip": "x"}, r"`relative_clip` must be.*is 'x'"),
     "a clip that is no whole number": ({"relative_clip": 2.5}, r"`relative_clip` must be.*is 2.5"),
     "a clip of nothing": ({"relative_clip": None}, r"`relative_clip` must be.*is None"),
-    "no layers": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0; its default is 6"),
-    "fewer units than none": ({"decoder_ffn_dim": -4}, r"decoder_ffn_dim must be 1 or more, but it is -4"),
-    "no tokens": ({"vocab_size": 0}, r"vocab_size must be 1 or more"),
+    "no layers": ({"encoder_layers": 0}, r"encoder_layers must be from 1 to 1000, but it is 0; its default is 6"),
+    "fewer units than none": ({"decoder_ffn_dim": -4}, r"decoder_ffn_dim must be from 1 to 16777216, but it is -4"),
+    "no tokens": ({"vocab_size": 0}, r"vocab_size must be from 1 to"),
     "a dropout of all": ({"dropout": 1.0}, r"dropout must be a probability .* below 1, but it is 1.0.*default is 0.1"),
     "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a probability from 0 to below 1"),
     "an unknown activation": (

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
 from hf_posenc.convert.folders import auto_from_pretrained
-from hf_posenc.transformer.loading import expected_loading_info, tensor_shapes, weight_files
+from hf_posenc.transformer.loading import expected_loading_info
 
 SHARDED = {"max_shard_size": "10KB"}
 
@@ -46,11 +46,11 @@ def test_the_files_headers_say_what_transformers_finds(tmp_path: Path, where: st
     model.save_pretrained(tmp_path / "whole", **options)
     model.model.save_pretrained(tmp_path / "base", **options)
     for saved in ("whole", "base"):
-        files = weight_files(tmp_path / saved)
+        files = [str(file) for file in (tmp_path / saved).glob("*.safetensors")]
         assert (len(files) > 1) == bool(options)
         for auto, one in ((AutoModelForSeq2SeqLM, model), (AutoModel, model.model)):
             _, found = auto.from_pretrained(tmp_path / saved, output_loading_info=True)
-            said = expected_loading_info(one, tensor_shapes(files))
+            said = expected_loading_info(one, files)
             assert {kind: sorted(keys) for kind, keys in said.items()} == {kind: sorted(found[kind]) for kind in said}
 
 
@@ -61,10 +61,8 @@ def test_other_names_of_the_same_files_are_found(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "folder" / "below", variant="fp64", **SHARDED)
     below = {"subfolder": "below"}
     for options in (below, below | {"variant": "fp64"}):
-        assert weight_files(tmp_path / "folder", **options)
         loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "folder", dtype=torch.float64, **options)
         assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
-    assert weight_files(tmp_path / "folder") == weight_files(tmp_path / "nowhere") == weight_files(None) == []
 
 
 # Pickles
@@ -109,18 +107,20 @@ def test_a_config_names_no_weights(tmp_path: Path, named: str) -> None:
 
 HUGE: dict[str, tuple[str, dict[str, Any], str]] = {
     "vocabularies": ("sinusoidal", {"vocab_size": 9000, "decoder_vocab_size": 9000}, "of another shape"),
-    "endless vocabularies": ("sinusoidal", {"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "vocab_size=1000000"),
-    "a width": ("sinusoidal", {"d_model": 2**40}, "d_model=1099511627776 and there are"),
+    "endless vocabularies": (
+        "sinusoidal", {"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "vocab_size must be from 1 to",
+    ),
+    "a width": ("sinusoidal", {"d_model": 2**40}, "d_model must be from 1 to"),
     "another width": ("sinusoidal", {"d_model": 32}, "of another shape"),
-    "a feed-forward width": ("rotary", {"encoder_ffn_dim": 10**12}, "encoder_ffn_dim=1000000000000 and there are"),
-    "endless heads": ("alibi", {"d_model": 2**40, "encoder_attention_heads": 2**40}, "=1099511627776 and there are"),
+    "a feed-forward width": ("rotary", {"encoder_ffn_dim": 10**12}, "encoder_ffn_dim must be from 1 to"),
+    "endless heads": ("alibi", {"d_model": 2**40, "encoder_attention_heads": 2**40}, "must be from 1 to"),
     "layers of its own size": ("sinusoidal", {"decoder_layers": 40}, "missing"),
-    "layers without end": ("sinusoidal", {"encoder_layers": 10**15}, "encoder_layers=1000000000000000 and there are"),
+    "layers without end": ("sinusoidal", {"encoder_layers": 10**15}, "encoder_layers must be from 1 to"),
     "a table of positions": ("learned", {"learned_max_positions": 10**12}, "of another shape"),
     "a new table": ("none", {"position_encoding_type": "learned", "learned_max_positions": 10**9}, "missing"),
     "an output projection": ("none", {"decoder_vocab_size": 9000}, "of another shape"),
-    "recurrent layers": ("rnn_nmt", {"encoder_layers": 10**15}, "encoder_layers=1000000000000000 and there are"),
-    "a recurrent width": ("rnn_nmt", {"d_model": 2**40}, "d_model=1099511627776 and there are"),
+    "recurrent layers": ("rnn_nmt", {"encoder_layers": 10**15}, "encoder_layers must be from 1 to"),
+    "a recurrent width": ("rnn_nmt", {"d_model": 2**40}, "d_model must be from 1 to"),
 }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_a_config_that_contradicts_its_weights_is_refused_before_memory_is_taken
     tiny_model(where).save_pretrained(tmp_path)
     edited(tmp_path / "config.json", **fields)
     monkeypatch.setattr(PreTrainedModel, "_load_pretrained_model", lambda *_: pytest.fail("it was read"))
-    with pytest.raises(ValueError, match=rf"weights must fit the config[\s\S]*{said}"):
+    with pytest.raises(ValueError, match=said):
         auto.from_pretrained(tmp_path)
 
 

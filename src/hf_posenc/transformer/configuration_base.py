@@ -26,6 +26,8 @@ UPSTREAM_KEYWORDS = {
 }  # fmt: skip
 INITIALIZERS = ("xavier", "torch")
 SIZE_FIELDS = ("d_model", "hidden_size", "intermediate_size")
+# Without bounds a wrong config.json would take forever to construct, even where no memory is allocated.
+MAX_SIZE, MAX_LAYERS = 2**24, 1000
 
 
 @strict
@@ -65,8 +67,10 @@ class BaseConfig(PreTrainedConfig):
     def _validate_numbers(self) -> None:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
-            if name in SIZE_FIELDS or name.endswith(("vocab_size", "_layers", "_ffn_dim")):
-                is_valid, constraint = value >= 1, "1 or more"
+            if name in SIZE_FIELDS or name.endswith(("vocab_size", "_ffn_dim")):
+                is_valid, constraint = 1 <= value <= MAX_SIZE, f"from 1 to {MAX_SIZE}"
+            elif name.endswith(("_layers", "_heads")):
+                is_valid, constraint = 1 <= value <= MAX_LAYERS, f"from 1 to {MAX_LAYERS}"
             elif name.endswith("dropout"):
                 is_valid, constraint = 0 <= value < 1, "a probability from 0 to below 1"
             elif name == "layer_norm_eps":

@@ -118,7 +118,7 @@ class EncodingsConfig(BaseConfig):
     def _validate_side(self, side: StackSpec) -> None:
         """Raise a ValueError for heads that do not divide the width, or encodings that cannot work on that side."""
         width = getattr(self, self.width_field)
-        if side.heads < 1 or width % side.heads:
+        if width % side.heads:
             raise ValueError(
                 f"{self.width_field} must be a multiple of the number of heads, but {self.width_field}={width} and "
                 f"{self.heads_fields[side.name]}={side.heads}; change one of them."

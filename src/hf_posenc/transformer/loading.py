@@ -10,24 +10,23 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import fields
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import CONFIG_NAME, cached_file
 
 from ..hub.errors import explain_unreadable
-from .configuration_base import SIZE_FIELDS, BaseConfig
+from .configuration_base import BaseConfig
 
 # The argument of `from_pretrained`: a folder, a name on the Hub, or None with a state dict.
 NameOrPath = str | os.PathLike[str] | None
 # transformers' names of weights that are `missing_keys`, `unexpected_keys` and `mismatched_keys`, with both shapes.
 LoadingInfo = Mapping[str, Iterable[Any]]
-Shapes = dict[str, tuple[int, ...]]
 
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 # transformers' message for a missing file.
@@ -39,7 +38,6 @@ LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, LoadingInfo], None] | None]
     "LOADING_CHECK", default=None
 )
 HUB_OPTIONS = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
-SIZE_SUFFIXES = ("_layers", "_heads", "_ffn_dim", "vocab_size")
 MAX_SHOWN_KEYS = 3  # names of weights of each kind in an error
 
 
@@ -50,7 +48,6 @@ def load_strict(
     ignore_mismatched_sizes: bool = False,
     output_loading_info: bool = False,
     use_safetensors: bool | None = None,
-    variant: str | None = None,
     **options: object,
 ) -> PreTrainedModel | tuple[PreTrainedModel, LoadingInfo]:
     """The result of transformers' `from_pretrained`, given as `load`, with checks of the weights.
@@ -63,21 +60,25 @@ def load_strict(
     """
     if use_safetensors is False:
         raise not_safetensors_error("use_safetensors=False", name)
-    files = weight_files(name, variant=variant, **{key: options[key] for key in HUB_OPTIONS if key in options})
+    validate_file_names(name, options)
     saved = read_saved_config(name, options) if name is not None else {}
-    if not (ignore_mismatched_sizes or output_loading_info):
-        validate_config_sizes(name, saved, tensor_shapes(files))
 
     def check(model: PreTrainedModel, loading_info: LoadingInfo) -> None:
         if not ignore_mismatched_sizes:
             shapes_only = output_loading_info or is_config_changed(model.config, saved)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
-            validate_untying(model, name, saved, loading_info)
+            is_untied = saved.get("tie_word_embeddings") and not model.config.tie_word_embeddings
+            if is_untied and "lm_head.weight" in loading_info["missing_keys"]:
+                raise ValueError(
+                    f"An output projection must be saved to be loaded, but that of {name} is its embedding table, and "
+                    "tie_word_embeddings=False was given; load it tied, and set model.lm_head.weight to a copy of the "
+                    "table."
+                )
 
     token = LOADING_CHECK.set(check)
     try:
         model, loading_info = load(
-            name, *args, variant=variant, ignore_mismatched_sizes=True, output_loading_info=True, use_safetensors=True,
+            name, *args, ignore_mismatched_sizes=True, output_loading_info=True, use_safetensors=True,
             **options | {"trust_remote_code": False},
         )  # fmt: skip
     except OSError as error:
@@ -101,15 +102,12 @@ def not_safetensors_error(problem: str, name: NameOrPath) -> OSError:
 def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *, is_quantized: bool) -> None:
     """Check the files of a model whose weights are on the meta device, before they are read.
 
-    An OSError for a file that is not safetensors, a ValueError for weights that do not fit. Quantised weights have
-    other shapes and are not checked.
+    A ValueError for weights that do not fit. Quantised weights have other shapes, and their names are checked after
+    loading alone.
     """
-    files, check = list(files or ()), LOADING_CHECK.get()
-    for file in files:
-        if not str(file).endswith(".safetensors"):
-            raise not_safetensors_error(f"{file} is something else", file)
+    check = LOADING_CHECK.get()
     if check is not None and files and not is_quantized and all(parameter.is_meta for parameter in model.parameters()):
-        check(model, expected_loading_info(model, tensor_shapes(files)))
+        check(model, expected_loading_info(model, files))
 
 
 def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[str, object]:
@@ -118,21 +116,6 @@ def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[s
         return PreTrainedConfig.get_config_dict(name, **{key: options[key] for key in HUB_OPTIONS if key in options})[0]
     except OSError:
         return {}
-
-
-def validate_config_sizes(name: NameOrPath, saved: Mapping[str, object], shapes: Shapes) -> None:
-    """Raise a ValueError for a saved config with more layers than there are weights, or wider than all weights.
-
-    Constructing such a model takes very long, even on the meta device.
-    """
-    num_values = sum(map(prod, shapes.values()))
-    for key, value in saved.items() if shapes else ():
-        maximum = len(shapes) if key.endswith("_layers") else num_values
-        if (key in SIZE_FIELDS or key.endswith(SIZE_SUFFIXES)) and isinstance(value, int) and value > maximum:
-            raise ValueError(
-                f"A checkpoint's weights must fit the config, but config.json of {name} has {key}={value} and there "
-                f"are {len(shapes)} weights of {num_values} numbers. Correct config.json."
-            )
 
 
 def is_config_changed(config: BaseConfig, saved: Mapping[str, object]) -> bool:
@@ -172,60 +155,36 @@ def validate_loading_info(
         )
 
 
-def validate_untying(
-    model: PreTrainedModel, name: NameOrPath, saved: Mapping[str, object], loading_info: LoadingInfo
-) -> None:
-    """Raise a ValueError if a keyword unties an output projection that is saved as the embedding table alone."""
-    is_untied = saved.get("tie_word_embeddings") and not model.config.tie_word_embeddings
-    if is_untied and "lm_head.weight" in loading_info["missing_keys"]:
-        raise ValueError(
-            f"An output projection must be saved to be loaded, but that of {name} is its embedding table, and "
-            "tie_word_embeddings=False was given; load it tied, and set model.lm_head.weight to a copy of the table."
-        )
+# Files of saved weights: their names, and the shapes in their headers.
 
 
-# Files of saved weights: their paths, and the shapes in their headers.
+def validate_file_names(name: NameOrPath, options: Mapping[str, object]) -> None:
+    """Raise an OSError for a file that is not safetensors, and for an index that names files outside its folder.
 
-
-def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: object) -> list[str]:
-    """The files that transformers will read; empty if it will raise an error of its own.
-
-    An OSError for a file that is not safetensors, and for an index that names files outside its folder.
+    transformers would read the first of them for its dtype, before it calls any hook.
     """
     if name is None:
-        return []
+        return
     if os.path.isfile(name):
         if not str(name).endswith(".safetensors"):
             raise not_safetensors_error(f"{name} is something else", name)
-        return [str(name)]
-
-    def local_path(file: str) -> str | None:
-        """The file, downloaded if necessary; None if the checkpoint has no such file."""
-        try:
-            return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
-        except OSError:
-            return None
-
-    single = local_path(with_variant(SAFE_WEIGHTS_NAME, variant))
-    index = local_path(with_variant(SAFE_WEIGHTS_INDEX_NAME, variant))
-    if single is not None or index is None:
-        return [] if single is None else [single]
+        return
+    before_extension = f".{options['variant']}" if options.get("variant") else ""
+    hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
+    index = None
+    with suppress(OSError):  # transformers raises it again, and says it better
+        for file in (f"model{before_extension}.safetensors", f"model.safetensors.index{before_extension}.json"):
+            index = index or cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
+    if index is None or not index.endswith(".json"):
+        return
     with explain_unreadable(name, (Path(index).name,)):
-        shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()), key=str)
+        shards = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()
     for shard in shards:
         if not (isinstance(shard, str) and SHARD_NAME.fullmatch(shard)):
             raise OSError(
                 f"Weights of this family are safetensors only, next to their index, but that of {name} names "
                 f"{shard!r}; save the model again by model.save_pretrained."
             )
-    files = [file for file in map(local_path, shards) if file is not None]
-    return files if len(files) == len(shards) else []
-
-
-def with_variant(file: str, variant: str | None) -> str:
-    """The file's name with the variant before its extension."""
-    *stem, ending = file.split(".")
-    return file if variant is None else ".".join([*stem, variant, ending])
 
 
 def set_weights_mode(folder: str | os.PathLike[str]) -> None:
@@ -235,28 +194,21 @@ def set_weights_mode(folder: str | os.PathLike[str]) -> None:
         file.chmod(stat.S_IMODE(config.stat().st_mode))
 
 
-def tensor_shapes(files: Iterable[str]) -> Shapes:
-    """The shape of each tensor by name, from the files' headers."""
-    shapes: Shapes = {}
-    for file in files:
-        path = Path(file)
-        with explain_unreadable(path.parent, (path.name,)), safe_open(file, framework="pt") as weights:
-            shapes |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    return shapes
-
-
-def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> LoadingInfo:
-    """transformers' loading info, before loading: missing, unexpected and mismatched keys.
+def expected_loading_info(model: PreTrainedModel, files: Iterable[str]) -> LoadingInfo:
+    """transformers' loading info, from the headers of files: missing, unexpected and mismatched keys.
 
     A model with an output projection reads the files of a model without one, and vice versa. A tied weight may be saved
     under any of its names.
     """
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     prefix = f"{model.base_model_prefix}."
-    saved = {}
-    for key, shape in file_shapes.items():
-        model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in expected), key)
-        saved[model_key] = shape
+    saved: dict[str, tuple[int, ...]] = {}
+    for path in map(Path, files):
+        with explain_unreadable(path.parent, (path.name,)), safe_open(path, framework="pt") as weights:
+            for key in weights.keys():  # noqa: SIM118
+                names = (key, prefix + key, key.removeprefix(prefix))
+                model_key = next((name for name in names if name in expected), key)
+                saved[model_key] = tuple(weights.get_slice(key).get_shape())
     tied = model._tied_weights_keys or {}
     saved_sources = {tied.get(key, key) for key in saved}
     missing = {key for key in expected.keys() - saved.keys() if tied.get(key, key) not in saved_sources}

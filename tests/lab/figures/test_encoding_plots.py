@@ -469,7 +469,7 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["sinusoidal", "gru+lstm"], "both read the embeddings in order"),
         (["relative", "relative_clips=3"], "'relative_clips' is no field.*nearest one is 'relative_clip'"),
         (["relative", "relative_clip=0"], "`relative_clip` must be a whole number of tokens"),
-        (["sinusoidal", "d_model=0"], "d_model must be 1 or more, but it is 0"),
+        (["sinusoidal", "d_model=0"], "d_model must be from 1 to 16777216, but it is 0"),
         (["sinusoidal", "d_model=wide"], "d_model"),
         (["sinusoidal", "d_model=9999999"], "at most 67108864 numbers, but d_model=9999999"),
         (["sinusoidal", "--max-positions", "999999999"], "max_positions=999999999 of d_model=50 needs"),
