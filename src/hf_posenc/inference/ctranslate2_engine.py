@@ -9,13 +9,15 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..convert.folders import (
@@ -36,13 +38,11 @@ from ..generation.limits import max_target_lengths
 from ..generation.translate import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
 from ..hub.errors import explain_unreadable, require, require_choice, validate_source_lengths, validate_texts
 from ..hub.version import __version__
-from ..transformer.attention import Attention
 from ..transformer.configuration_posenc import PosEncConfig
 from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder, verify_folder
 
 if TYPE_CHECKING:
-    from ctranslate2.specs import attention_spec, common_spec
     from ctranslate2.specs.model_spec import LayerSpec, ModelSpec
 
 # CTranslate2's names of transformers' activations.
@@ -139,8 +139,13 @@ def build_encoding_spec(model: PosEncForConditionalGeneration, side: str, positi
 
 
 def build_model_spec(model: PosEncForConditionalGeneration, encoding_specs: dict[str, EncodingSpec]) -> "ModelSpec":
-    """CTranslate2's specification of the model. Weights are copied because quantisation overwrites them."""
-    config, specs = model.config, import_ctranslate2().specs
+    """CTranslate2's specification of a model in float32, whose weights it takes and overwrites.
+
+    Modules have the names of BART's, and therefore CTranslate2's converter of BART reads the layers.
+    """
+    config, package = model.config, import_ctranslate2()
+    specs, loader = package.specs, package.converters.transformers.BartLoader()
+    loader.set_common_layers = partial(fill_outside_layers, loader)
     common = {
         "pre_norm": config.norm_first,
         "layernorm_embedding": config.normalize_embedding,
@@ -149,69 +154,37 @@ def build_model_spec(model: PosEncForConditionalGeneration, encoding_specs: dict
     sizes = {side: (config.side(side).layers, config.side(side).heads) for side in encoding_specs}
     encoder = specs.TransformerEncoderSpec(*sizes["encoder"], **common, **encoding_specs["encoder"].options)
     decoder = specs.TransformerDecoderSpec(*sizes["decoder"], **common, **encoding_specs["decoder"].options)
-    model_spec = specs.TransformerSpec(encoder, decoder)
-    for side, spec in (("encoder", encoder), ("decoder", decoder)):
-        fill_stack(spec, getattr(model.model, side), encoding_specs[side])
-    encoder.embeddings[0].weight = to_float_copy(model.model.encoder.embed_tokens.weight)
-    decoder.embeddings.weight = to_float_copy(model.model.decoder.embed_tokens.weight)
-    fill_linear(decoder.projection, model.lm_head)
+    loader.set_encoder(encoder, model.model.encoder)
+    loader.set_decoder(decoder, model.model.decoder)
+    fill_positions(encoder, encoding_specs["encoder"])
+    fill_positions(decoder, encoding_specs["decoder"])
+    loader.set_linear(decoder.projection, model.lm_head)
     if model.final_logits_bias is not None:
-        decoder.projection.bias = to_float_copy(model.final_logits_bias).flatten()
-    return model_spec
+        decoder.projection.bias = model.final_logits_bias.flatten()
+    return specs.TransformerSpec(encoder, decoder)
 
 
-def to_float_copy(tensor: Tensor) -> Tensor:
-    """A contiguous float32 copy without a graph."""
-    return tensor.detach().float().clone(memory_format=torch.contiguous_format)
-
-
-def fill_linear(spec: "common_spec.LinearSpec", linear: nn.Linear) -> None:
-    spec.weight = to_float_copy(linear.weight)
-    if linear.bias is not None:
-        spec.bias = to_float_copy(linear.bias)
-
-
-def fill_norm(spec: "common_spec.LayerNormSpec", norm: nn.LayerNorm) -> None:
-    spec.gamma, spec.beta = to_float_copy(norm.weight), to_float_copy(norm.bias)
-
-
-def fill_stack(spec: "LayerSpec", stack: Any, encoding_spec: EncodingSpec) -> None:
+def fill_outside_layers(loader: Any, spec: "LayerSpec", stack: Any) -> None:
+    """Fill in what stands before and after the layers of a stack, except positions."""
     spec.scale_embeddings = float(stack.embed_scale)
-    if stack.layer_norm is not None:
-        fill_norm(spec.layer_norm, stack.layer_norm)
-    if stack.layernorm_embedding is not None:
-        fill_norm(spec.layernorm_embedding, stack.layernorm_embedding)
+    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    loader.set_embeddings(embeddings, stack.embed_tokens)
+    for name in ("layer_norm", "layernorm_embedding"):
+        if getattr(stack, name) is not None:
+            loader.set_layer_norm(getattr(spec, name), getattr(stack, name))
+
+
+def fill_positions(spec: "LayerSpec", encoding_spec: EncodingSpec) -> None:
+    """Fill in the tables of a stack's encoding."""
     if encoding_spec.added_embeddings_ND is not None:
-        spec.position_encodings.encodings = to_float_copy(encoding_spec.added_embeddings_ND)
-    for number, (layer, module) in enumerate(zip(spec.layer, stack.layers, strict=True)):
-        fill_attention(layer.self_attention, module.self_attn, [3])
-        fill_norm(layer.self_attention.layer_norm, module.self_attn_layer_norm)
+        spec.position_encodings.encodings = encoding_spec.added_embeddings_ND
+    for number, layer in enumerate(spec.layer):
         layer_tables = encoding_spec.layer_tables(number)
         for name in ("relative_position_keys", "relative_position_values"):
             if name in layer_tables:
-                setattr(layer.self_attention, name, to_float_copy(layer_tables[name]))
+                setattr(layer.self_attention, name, layer_tables[name].contiguous())
             elif hasattr(layer.self_attention, name):
                 delattr(layer.self_attention, name)
-        if hasattr(module, "encoder_attn"):
-            fill_attention(layer.attention, module.encoder_attn, [1, 2])
-            fill_norm(layer.attention.layer_norm, module.encoder_attn_layer_norm)
-        fill_linear(layer.ffn.linear_0, module.fc1)
-        fill_linear(layer.ffn.linear_1, module.fc2)
-        fill_norm(layer.ffn.layer_norm, module.final_layer_norm)
-
-
-def fill_attention(
-    spec: "attention_spec.MultiHeadAttentionSpec", attention: Attention, fused_counts: list[int]
-) -> None:
-    """Fill in the projections of one attention; `fused_counts` says how queries, keys, values are fused."""
-    package = import_ctranslate2()
-    maps = [package.specs.common_spec.LinearSpec() for _ in range(3)]
-    for linear_spec, linear in zip(maps, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True):
-        fill_linear(linear_spec, linear)
-    for number, count in enumerate(fused_counts):
-        package.converters.utils.fuse_linear(spec.linear[number], maps[:count])
-        maps = maps[count:]
-    fill_linear(spec.linear[-1], attention.out_proj)
 
 
 # Options of a generation config that CTranslate2 has under the same name, and those that it lacks, with the values that
@@ -256,6 +229,7 @@ def to_ctranslate2(
     validate_ctranslate2_export(model, tokenizer, folder, quantization)
     source, target = vocabularies(model.config, tokenizer)
     search = search_options(model, target)
+    model = deepcopy(model).float().requires_grad_(False)
     encoding_specs = {side: build_encoding_spec(model, side, positions) for side in ("encoder", "decoder")}
     spec = build_model_spec(model, encoding_specs)
     spec.register_source_vocabulary(source)
@@ -371,7 +345,7 @@ MORE_POSITIONS_REMEDY = "export with more `positions`"  # for a source that is l
 def import_ctranslate2() -> ModuleType:
     """The package; a ValueError with the command that installs it."""
     try:
-        import ctranslate2.converters.utils
+        import ctranslate2.converters.transformers
         import ctranslate2.specs
     except ModuleNotFoundError:
         raise missing_extra_error("ctranslate2", "CTranslate2") from None

@@ -1,8 +1,7 @@
 """ONNX graphs: export of trained models by transformers' exporter, and models that onnxruntime runs on a CPU.
 
 The graphs have free batch size and lengths. They are `encoder`, `prefill` and `decode`. `prefill` is the decoder's
-first step, which reads the start token and makes the cache; `decode` reads one more token, at a given position, because
-a stream drops cached tokens.
+first step, which reads the start token and makes the cache; `decode` reads one more token, at a given position.
 
 Search and sampling of an exported model are transformers' own, with the family's length limits. Loading needs
 onnxruntime, not the exporter's packages.
