@@ -10,19 +10,13 @@ import difflib
 import math
 import operator
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import pairwise, zip_longest
-from multiprocessing import active_children, get_context, resource_tracker
-from multiprocessing.connection import Connection
 from os import PathLike
 from pathlib import Path
-from threading import Thread
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
@@ -223,47 +217,19 @@ def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[dict[str,
     if num_processes < 2:
         yield map
         return
-    # Spawn, because a forked process inherits torch's locks in the state of its threads and may wait for ever.
-    context = get_context("spawn")
-    reader, writer = context.Pipe(duplex=False)
-    others = set(active_children())
-    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
-    try:
-        # All processes are started now, without Ctrl-C, which reaches all of a terminal; this one ends them.
-        resource_tracker.ensure_running()  # its start, by the first process, would unblock signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        for _ in range(num_processes):
-            pool.submit(os.getpid)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield pool.map
-        pool.shutdown()
-    except BrokenProcessPool:
+    try:  # These files also travel without their package.
+        from hf_posenc.utils.worker_processes import worker_pool
+    except ImportError:
         raise ValueError(
-            f"num_proc={num_processes} processes must stay alive until all pairs are read, but one ended; if it was "
-            "killed, likely because memory ran out, take fewer; if it imported the script again, put what that does "
-            "under `if __name__ == '__main__':`, or leave num_proc at 1"
+            f"num_proc={num_processes} processes need the package hf-posenc; pip install hf-posenc, or leave num_proc "
+            "at 1"
         ) from None
-    finally:
-        writer.close()
-        for process in set(active_children()) - others:  # after an error; one may still import its modules
-            process.terminate()
-        pool.shutdown(cancel_futures=True)
-        reader.close()
-
-
-def exit_when_pipe_closes(reader: Connection) -> None:
-    """Initializer of a pool's process: end it when the parent process closes its end of the pipe, or ends.
-
-    Only the parent process handles Ctrl-C.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        with suppress(EOFError, OSError):
-            reader.recv_bytes()
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
+    remedy = (
+        "take a smaller num_proc; if a process imported the script again, put what that does under `if __name__ == "
+        "'__main__':`, or leave num_proc at 1"
+    )
+    with worker_pool(num_processes, remedy) as pool:
+        yield pool.map
 
 
 def chunk_statistics(chunk: tuple[dict[str, Metric], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
