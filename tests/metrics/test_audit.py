@@ -203,7 +203,6 @@ def price(before: tuple[int, bool], after: tuple[int, bool], start: int) -> floa
 
 
 def path_score(document: Document) -> float:
-    assert document.path is not None and document.is_none is not None and document.scores is not None
     states = [(int(segment), bool(none)) for segment, none in zip(document.path, document.is_none, strict=True)]
     total = -path_start(states[0])
     for step, state in enumerate(states):

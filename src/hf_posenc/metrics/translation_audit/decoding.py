@@ -30,7 +30,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from threading import Lock
 from typing import NamedTuple
@@ -73,9 +73,10 @@ class Document:
     words: np.ndarray  # the distinct token ids of the translation
     rows: np.ndarray  # of each token, its index in `words`
     folds: list[int]  # of each segment: its scores are from a lexical table without that fold
-    scores: np.ndarray | None = None  # (words, segments)
-    path: np.ndarray | None = None  # (tokens,): the segment of each token
-    is_none: np.ndarray | None = None  # (tokens,): whether it has no counterpart
+    # Set by `align_documents`:
+    scores: np.ndarray = field(init=False)  # (words, segments)
+    path: np.ndarray = field(init=False)  # (tokens,): the segment of each token
+    is_none: np.ndarray = field(init=False)  # (tokens,): whether it has no counterpart
 
 
 class Batch(NamedTuple):
@@ -116,14 +117,12 @@ def make_batch(documents: list[Document], use_positions: bool) -> Batch:
     lengths = np.array([len(document.rows) for document in documents])
     num_steps, num_segments = lengths[0], max(len(document.segments) for document in documents)
     shape = (sum(len(document.words) for document in documents), num_segments)
-    only = documents[0].scores
-    scores = only if only is not None and len(documents) == 1 else np.full(shape, LOWEST, dtype=np.float32)
+    scores = documents[0].scores if len(documents) == 1 else np.full(shape, LOWEST, dtype=np.float32)
     rows = np.zeros((num_steps, len(documents)), dtype=np.int64)
     starts = np.zeros((num_steps, len(documents)), dtype=np.int64)
     centres = np.zeros((len(documents), num_segments), dtype=np.float32)
     offset = 0
     for number, document in enumerate(documents):
-        assert document.scores is not None
         num_words, width = document.scores.shape
         if scores is not document.scores:
             scores[offset : offset + num_words, :width] = document.scores
@@ -338,7 +337,6 @@ def aligned_texts(documents: Sequence[Document]) -> tuple[list[tuple[np.ndarray,
     for document in documents:
         if not document.segments:
             continue
-        assert document.path is not None and document.is_none is not None
         places = np.flatnonzero(~document.is_none)
         segments = document.path[places]
         order = np.argsort(segments, kind="stable")

@@ -63,7 +63,6 @@ class Findings:
 
 def segment_runs(document: Document) -> list[Run]:
     """The runs of the path, from first to last word."""
-    assert document.path is not None and document.is_none is not None and document.scores is not None
     if not len(document.path):
         return []
     states = document.path * 2 + document.is_none
@@ -77,7 +76,6 @@ def segment_runs(document: Document) -> list[Run]:
 
 
 def run_score(document: Document, segment: int, start: int, end: int) -> float:
-    assert document.scores is not None
     return float(document.scores[document.rows[start:end], segment].sum())
 
 
@@ -216,7 +214,6 @@ def restore(document: Document, expected: Sequence[float]) -> None:
         best = best_cuts(document, segments, [start, *cuts, end], expected)
         if best:
             first, second = best
-            assert document.path is not None and document.is_none is not None
             document.is_none[start:end] = False
             document.path[start:end] = segments[1]
             document.path[start:first], document.path[second:end] = segments[0], segments[2]
@@ -227,7 +224,6 @@ def best_cuts(
 ) -> tuple[int, int] | None:
     """Where the middle one of three segments starts and ends; None if it is better left out."""
     sums = np.zeros((3, len(bounds)))
-    assert document.scores is not None
     scores = document.scores[document.rows[bounds[0] : bounds[-1]]][:, list(segments)]
     sums[:, 1:] = np.cumsum(scores, axis=0)[np.array(bounds[1:]) - bounds[0] - 1].T
 
@@ -278,7 +274,6 @@ def split_copies(document: Document, run: Run, expected: float) -> list[tuple[in
 
 def cut_overlaps(document: Document, run: Run, cuts: np.ndarray) -> np.ndarray:
     """The `overlap` of the two parts of a run, for each cut, in time that does not grow with the number of cuts."""
-    assert document.scores is not None
     rows = document.rows[run.start : run.end]
     words, first = np.unique(rows, return_index=True)
     last = run.length - 1 - np.unique(rows[::-1], return_index=True)[1]
@@ -294,7 +289,6 @@ def cut_overlaps(document: Document, run: Run, cuts: np.ndarray) -> np.ndarray:
 
 def overlap(document: Document, segment: int, first: tuple[int, int], second: tuple[int, int]) -> float:
     """The share of the evidence of two stretches of words that both have; the smaller of the two shares."""
-    assert document.scores is not None
     rows = [np.unique(document.rows[start:end]) for start, end in (first, second)]
     matched = [part[document.scores[part, segment] > MATCH] for part in rows]
     shared = document.scores[np.intersect1d(*matched), segment].sum()
