@@ -1,7 +1,7 @@
 """ONNX graphs: export of trained models by transformers' exporter, and models that onnxruntime runs on a CPU.
 
 The graphs have free batch size and lengths. They are `encoder`, `prefill` and `decode`. `prefill` is the decoder's
-first step, which reads the start token and makes the cache; `decode` reads one more token, at a given position.
+first step, which reads the start token and makes the cache; `decode` reads one more token.
 
 Search and sampling of an exported model are transformers' own, with the family's length limits. Loading needs
 onnxruntime, not the exporter's packages.
@@ -173,12 +173,10 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
     for layer in cache.cross_attention_cache.layers:
         if isinstance(layer, EvictingLayer):
             layer.row_ids = None  # a hint for beam search in torch, which would be an input of the graph
-    decode_step, decode_inputs = decode["decode"]
-    decode_inputs = {**decode_inputs, TARGET_POSITIONS: torch.full((BATCH_SIZE, 1), CACHED_LENGTH)}
     return {
         "encoder": (model.get_encoder(), inputs),
         "prefill": prefill["prefill"],
-        "decode": (decode_step, decode_inputs),
+        "decode": decode["decode"],
     }
 
 
@@ -208,8 +206,7 @@ def verify_outputs(model: PosEncForConditionalGeneration, exported: "ExportedMod
         step_inputs["encoder_outputs"] = exported.runners["encoder"](**inputs)
         for number, expected_BV in enumerate(made.logits):
             step = exported.runners["decode" if number else "prefill"]
-            step_inputs["decoder_input_ids"] = new_ids_B1 = made.sequences[:, number : number + 1]
-            step_inputs[TARGET_POSITIONS] = torch.full_like(new_ids_B1, number)
+            step_inputs["decoder_input_ids"] = made.sequences[:, number : number + 1]
             out = step(**{name: value for name, value in step_inputs.items() if name in step.metadata.kwargs})
             torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
             step_inputs[CACHE_NAME] = get_cache(out)
@@ -234,8 +231,6 @@ def root_cause(error: BaseException) -> str:
 
 # Part of the names of keys, values and states of the source. Every beam of a sentence has the same ones.
 CROSS_CACHE = "cross_attention_cache"
-# The positions of the new target tokens.
-TARGET_POSITIONS = "decoder_position_ids"
 
 
 def import_onnxruntime() -> ModuleType:
@@ -448,9 +443,7 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         logits, source_positions = [], []
         for ids_B1 in decoder_input_ids.split(1, dim=1):
             num_cached = 0 if cache is None else cache.length
-            new = {"decoder_input_ids": ids_B1, TARGET_POSITIONS: torch.full_like(ids_B1, num_cached)}
-            inputs = {name: to_array(tensor) for name, tensor in new.items()}
-            outputs, cache = self.step(source | inputs, cache)
+            outputs, cache = self.step(source | {"decoder_input_ids": to_array(ids_B1)}, cache)
             logits.append(outputs[LOGITS])
             if SOURCE_POSITIONS in outputs:
                 source_positions.append(outputs[SOURCE_POSITIONS])
