@@ -1,0 +1,93 @@
+"""How many planted faults the checks of a translation find, and how many human translations they doubt.
+
+    python benchmarks/translation_checks.py SOURCE TARGET [--save NAME]
+
+Each fault is planted into a tenth of the human translations, one kind at a time. A fault is found if the segment has
+any doubt that its human translation has not. Precision is the share of faults among all doubted segments.
+"""
+
+import argparse
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import regex
+from common import save
+
+from hf_posenc.translator.checks import LINK, NUMBER, Checked, find_doubts, usual_ratio
+
+Pair = tuple[str, str]
+CYRILLIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстуввхыз")
+
+
+def cut_in_half(pair: Pair, rng: random.Random) -> str:
+    words = pair[1].split()
+    return " ".join(words[: len(words) // 2])
+
+
+def keep_a_quarter(pair: Pair, rng: random.Random) -> str:
+    words = pair[1].split()
+    return " ".join(words[: len(words) // 4])
+
+
+def repeat_the_end(pair: Pair, rng: random.Random) -> str:
+    words = pair[1].split()
+    return " ".join(words + words[-rng.randint(1, 4) :] * rng.randint(4, 9))
+
+
+def change_a_number(pair: Pair, rng: random.Random) -> str | None:
+    numbers = [match for match in NUMBER.finditer(pair[1]) if len(match[0]) > 1 and match[0] in pair[0]]
+    if not numbers:
+        return None
+    number = rng.choice(numbers)
+    return pair[1][: number.start()] + str(rng.randint(2, 9)) + pair[1][number.end() :]
+
+
+def drop_a_link(pair: Pair, rng: random.Random) -> str | None:
+    return LINK.sub("", pair[1]) if LINK.search(pair[0]) and LINK.search(pair[1]) else None
+
+
+FAULTS: dict[str, Callable[[Pair, random.Random], str | None]] = {
+    "empty": lambda pair, rng: "",
+    "half of it": cut_in_half,
+    "a quarter of it": keep_a_quarter,
+    "a loop at the end": repeat_the_end,
+    "the source": lambda pair, rng: pair[0],
+    "another script": lambda pair, rng: pair[1].lower().translate(CYRILLIC),
+    "another number": change_a_number,
+    "without a link": drop_a_link,
+    "of another sentence": lambda pair, rng: None,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--save")
+    options = parser.parse_args()
+    sides = [path.read_text(encoding="utf-8").split("\n") for path in (options.source, options.target)]
+    pairs = [(source, target) for source, target in zip(*sides, strict=True) if source.strip() and target.strip()]
+    ratio = usual_ratio(pairs)
+
+    def checks(source: str, translation: str) -> set[str]:
+        return {doubt.check for doubt in find_doubts(Checked(source, translation, False, ratio, "Latn"))}
+
+    false_alarms = sum(bool(checks(*pair)) for pair in pairs)
+    rows = {"human": f"{false_alarms / len(pairs):.2%}"}
+    rng = random.Random(0)
+    for name, plant in FAULTS.items():
+        chosen = rng.sample(pairs, len(pairs) // 10)
+        planted = [(pair, fault) for pair in chosen if (fault := plant(pair, rng)) is not None]
+        if planted:
+            found = sum(bool(checks(pair[0], fault) - checks(*pair)) for pair, fault in planted)
+            rows[name] = f"{found / len(planted):.0%} of {len(planted)}"
+    lines = ["| fault | found |", "| --- | ---: |", *(f"| {name} | {cell} |" for name, cell in rows.items())]
+    table = "\n".join(lines)
+    print(table)
+    if options.save:
+        save({"pairs": len(pairs), "rows": rows}, table, options.save)
+
+
+if __name__ == "__main__":
+    main()

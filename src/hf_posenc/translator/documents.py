@@ -1,0 +1,304 @@
+"""Files to translate: their texts, and the file in the same form with other texts in their place.
+
+A document is a sequence of fixed parts, such as tags and line ends, and of texts. What is not text is kept byte for
+byte, so the number of lines, cues, tags and fields stays.
+"""
+
+import html
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+KEPT_ELEMENTS = frozenset({"script", "style", "code", "pre", "kbd", "samp", "math", "svg", "textarea"})
+# Of Markdown: code, targets of links, tags, addresses. The text between them is translated.
+MARKDOWN_KEPT = re.compile(r"(`+[^`]+`+|\]\([^)]*\)|!?\[|\]\[[^\]]*\]|\]|<[^<>]+>|https?://\S+|\*\*|__|\|)")
+MARKDOWN_PREFIX = re.compile(r"\s*(?:(?:#{1,6}|[-*+]|\d+[.)]|>)\s+)*")
+MARKDOWN_KEPT_LINE = re.compile(r"\s*(?:\|?[\s:|-]+\|?|\[[^\]]+\]:.*|[-*_=\s]{3,})$")
+CUE_TIME = re.compile(r"\d+:\d\d:\d\d[,.]\d+ --> \d+:\d\d:\d\d[,.]\d+.*")
+
+
+@dataclass
+class Part:
+    """A part of a document: `text` to translate if `place` says where it stands, such as "line 3", else fixed."""
+
+    text: str
+    place: str | None = None
+
+
+@dataclass
+class TextDocument:
+    """Texts and fixed parts in order. `encode` writes the document again, with the parts' present texts."""
+
+    parts: list[Part]
+    encode: Callable[[list[Part]], bytes] = lambda parts: "".join(part.text for part in parts).encode()
+
+    @property
+    def texts(self) -> list[Part]:
+        """The parts to translate, to be changed in place."""
+        return [part for part in self.parts if part.place is not None]
+
+    def to_bytes(self) -> bytes:
+        return self.encode(self.parts)
+
+
+def read_document(path: Path, form: str | None = None, field: str = "text") -> TextDocument:
+    """The document of a file. `form`: one of FORMS, by default that of the suffix; `field`: of JSON lines.
+
+    A ValueError with the file and the place for what cannot be read.
+    """
+    form = form or FORM_BY_SUFFIX.get(path.suffix.lower(), "lines")
+    if form not in FORMS:
+        raise ValueError(f"The form of a document must be one of {', '.join(FORMS)}, but it is {form!r}; choose one.")
+    content = path.read_bytes()
+    if form == "epub":
+        return read_epub(content, path)
+    text = decode(content, path)
+    return read_json_lines(text, path, field) if form == "jsonl" else READERS[form](text, path)
+
+
+def decode(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"A text file must be UTF-8, but {path} has the byte {content[error.start]:#04x} in line {line}; convert "
+            "it, for example by iconv."
+        ) from None
+
+
+def read_lines(text: str, path: Path) -> TextDocument:
+    """Each line is a text."""
+    return TextDocument(list(line_parts(text)))
+
+
+def line_parts(text: str) -> Iterator[Part]:
+    for number, line in enumerate(lines_of(text), 1):
+        content = line.rstrip("\r\n")
+        yield Part(content, f"line {number}" if content.strip() else None)
+        yield Part(line[len(content) :])
+
+
+def read_paragraphs(text: str, path: Path) -> TextDocument:
+    """Paragraphs, which blank lines separate. The lines of a paragraph become one."""
+    parts, line = [], 1
+    for number, piece in enumerate(re.split(r"(\n\s*\n)", text)):
+        is_blank = number % 2 == 1 or not piece.strip()
+        parts.append(Part(piece) if is_blank else Part(" ".join(piece.split()), f"line {line}"))
+        if not is_blank and piece.endswith("\n"):
+            parts.append(Part("\n"))
+        line += piece.count("\n")
+    return TextDocument(parts)
+
+
+def read_markdown(text: str, path: Path) -> TextDocument:
+    """Paragraphs, headings, items and cells; code, tags and addresses stay."""
+    parts: list[Part] = []
+    fence = None
+    for number, line in enumerate(lines_of(text), 1):
+        mark = line.lstrip()[:3]
+        if mark in ("```", "~~~"):
+            fence = None if fence == mark else fence or mark
+            parts.append(Part(line))
+        elif fence or line.startswith(("    ", "\t")) or MARKDOWN_KEPT_LINE.match(line.rstrip()):
+            parts.append(Part(line))
+        else:
+            parts += markdown_line(line, number)
+    return TextDocument(parts)
+
+
+def markdown_line(line: str, number: int) -> Iterator[Part]:
+    prefix = MARKDOWN_PREFIX.match(line)
+    start = prefix.end() if prefix else 0
+    yield Part(line[:start])
+    for index, piece in enumerate(MARKDOWN_KEPT.split(line[start:])):
+        yield Part(piece, f"line {number}" if index % 2 == 0 and has_letters(piece) else None)
+
+
+def read_subtitles(text: str, path: Path) -> TextDocument:
+    """The cues of SubRip. The lines of a cue become one; numbers and times stay."""
+    parts: list[Part] = []
+    for number, cue in enumerate(re.split(r"(\r?\n(?:\r?\n)+)", text)):
+        lines = lines_of(cue)
+        if number % 2 or not cue.strip():
+            parts.append(Part(cue))
+            continue
+        at = next((index for index, line in enumerate(lines[:2]) if CUE_TIME.match(line)), None)
+        if at is None:
+            raise ValueError(
+                f"A cue of {path} must have its times in its first or second line, but cue {number // 2 + 1} begins "
+                f"with {lines[0].strip()[:60]!r}; correct it."
+            )
+        parts.append(Part("".join(lines[: at + 1])))
+        content = " ".join("".join(lines[at + 1 :]).split())
+        parts.append(Part(content, f"cue {number // 2 + 1}" if content else None))
+        parts.append(Part("\n" if cue.endswith("\n") else ""))
+    return TextDocument(parts)
+
+
+def read_html(text: str, path: Path) -> TextDocument:
+    """The texts between tags."""
+    reader = HtmlReader()
+    reader.feed(text)
+    reader.close()
+    return TextDocument(reader.parts, lambda parts: "".join(map(html_text, parts)).encode())
+
+
+def html_text(part: Part) -> str:
+    return part.text if part.place is None else html.escape(part.text, quote=False)
+
+
+class HtmlReader(HTMLParser):
+    """Collects texts, and everything else as it is written."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.parts: list[Part] = []
+        self.kept: list[str] = []  # open elements whose text is not translated
+        self.is_text_open = False  # whether the next reference or word continues the last text
+        self.end_tag_start = 0
+
+    def keep(self, markup: str) -> None:
+        self.parts.append(Part(markup))
+        self.is_text_open = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.keep(self.get_starttag_text() or "")
+        if tag in KEPT_ELEMENTS:
+            self.kept.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.keep(self.get_starttag_text() or "")
+
+    def parse_endtag(self, i: int) -> int:
+        self.end_tag_start = i  # the parser passes on the name in lower case alone
+        return super().parse_endtag(i)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.keep(self.rawdata[self.end_tag_start : self.rawdata.index(">", self.end_tag_start) + 1])
+        if self.kept and self.kept[-1] == tag:
+            self.kept.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.add_text(data, data)
+
+    def handle_entityref(self, name: str) -> None:
+        self.add_text(f"&{name};", html.unescape(f"&{name};"))
+
+    def handle_charref(self, name: str) -> None:
+        self.add_text(f"&#{name};", html.unescape(f"&#{name};"))
+
+    def add_text(self, markup: str, text: str) -> None:
+        if self.kept:
+            self.keep(markup)
+        elif self.is_text_open:
+            self.parts[-1].text += text
+        else:
+            self.parts.append(Part(text, f"line {self.getpos()[0]}"))
+            self.is_text_open = True
+
+    def handle_comment(self, data: str) -> None:
+        self.keep(f"<!--{data}-->")
+
+    def handle_decl(self, decl: str) -> None:
+        self.keep(f"<!{decl}>")
+
+    def unknown_decl(self, data: str) -> None:
+        self.keep(f"<![{data}]]>")
+
+    def handle_pi(self, data: str) -> None:
+        self.keep(f"<?{data}>")
+
+
+def read_epub(content: bytes, path: Path) -> TextDocument:
+    """The texts of a book's chapters and its table of contents. Other files of it stay."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        files = {info: archive.read(info) for info in archive.infolist()}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"A book must be a ZIP archive, but {path} cannot be read ({error}); get it again.") from None
+    chapters = {
+        info: read_html(decode(data, path / info.filename), path).parts
+        for info, data in files.items()
+        if info.filename.lower().endswith((".xhtml", ".html", ".htm", ".ncx"))
+    }
+    if not chapters:
+        raise ValueError(f"A book must have chapters in HTML, but {path} has none; name an EPUB file.")
+    for info, parts in chapters.items():
+        for part in parts:
+            part.place = part.place and f"{info.filename}, {part.place}"
+
+    def encode(_: list[Part]) -> bytes:
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w") as book:
+            for info, data in files.items():
+                text = "".join(map(html_text, chapters[info])).encode() if info in chapters else data
+                book.writestr(info, text, compress_type=info.compress_type)  # `mimetype` is first and uncompressed
+        return written.getvalue()
+
+    return TextDocument([part for parts in chapters.values() for part in parts], encode)
+
+
+def read_json_lines(text: str, path: Path, field: str) -> TextDocument:
+    """The field of each line's object."""
+    rows, parts = [], []
+    for number, line in enumerate(lines_of(text), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            parts.append(Part(row[field], f"line {number}"))
+            rows.append(row)
+            if not isinstance(row[field], str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise ValueError(
+                f"A line of {path} must be a JSON object with a text in the field {field!r}, but line {number} is "
+                f"{line[:60]!r}; correct it, or name another field."
+            ) from None
+
+    def encode(parts: list[Part]) -> bytes:
+        lines = [json.dumps(row | {field: part.text}, ensure_ascii=False) for row, part in zip(rows, parts, strict=True)]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    return TextDocument(parts, encode)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def has_letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
+READERS: dict[str, Callable[[str, Path], TextDocument]] = {
+    "lines": read_lines,
+    "text": read_paragraphs,
+    "markdown": read_markdown,
+    "srt": read_subtitles,
+    "html": read_html,
+}
+FORMS = (*READERS, "epub", "jsonl")
+FORM_BY_SUFFIX = {
+    ".md": "markdown",
+    ".srt": "srt",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".epub": "epub",
+    ".jsonl": "jsonl",
+}
+
+
+def translate_parts(document: TextDocument, translate: Callable[[list[str]], Iterable[str]]) -> None:
+    """Replace the texts of a document by their translations."""
+    texts = [part for part in document.texts if has_letters(part.text)]
+    for part, translation in zip(texts, translate([part.text for part in texts]), strict=True):
+        part.text = translation

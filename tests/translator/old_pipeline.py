@@ -1,0 +1,146 @@
+"""Make the outputs of the translation pipeline of transformers 4, which later versions lack.
+
+    python tests/translator/old_pipeline.py FOLDER
+
+In an environment with transformers 4.57, torch, sentencepiece and sacremoses. For each family it writes a small model
+with random weights and a tokenizer of its own class to FOLDER/FAMILY, and the pipeline's outputs to FOLDER/calls.json.
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import sentencepiece
+import torch
+import transformers
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    MBart50Tokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    NllbTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Tokenizer,
+    pipeline,
+)
+
+TEXTS = [
+    "Die Katze sitzt auf dem Dach.",
+    "Wir gehen morgen in die Stadt, wenn es nicht regnet.",
+    "Haus",
+    "Der Preis beträgt 1.250 Euro; das ist viel.",
+    "Er sagte: Komm mit!",
+    "Sie haben das Buch gelesen und verstanden.",
+    "Im Sommer fahren viele Leute ans Meer.",
+    "Was ist das?",
+]
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
+NUM_DIFFERENT = 6  # outputs of the eight texts
+LANGUAGES = {"m2m_100": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn"), "mbart": ("de_DE", "en_XX"), "t5": ("de", "en")}
+
+
+def train_subwords(path: Path, model_type: str = "unigram") -> Path:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 4), model_writer=model, vocab_size=90, hard_vocab_limit=False, model_type=model_type,
+        normalization_rule_name="identity",
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+def pieces_of(path: Path) -> list[str]:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [model.id_to_piece(number) for number in range(model.get_piece_size())]
+
+
+def marian_tokenizer(folder: Path, targets: tuple[str, ...] = ()) -> MarianTokenizer:
+    subwords = train_subwords(folder / "source.spm")
+    words = ["</s>", "<unk>", *(f">>{code}<<" for code in targets), *pieces_of(subwords)[3:], "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    return MarianTokenizer(str(subwords), str(subwords), str(folder / "vocab.json"))
+
+
+def m2m_tokenizer(folder: Path) -> M2M100Tokenizer:
+    subwords = train_subwords(folder / "sentencepiece.bpe.model")
+    words = ["<s>", "<pad>", "</s>", "<unk>", *pieces_of(subwords)[3:]]
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    return M2M100Tokenizer(str(folder / "vocab.json"), str(subwords))
+
+
+def make(family: str, folder: Path, seed: int) -> None:
+    """A model with random weights and its tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    if family.startswith("marian"):
+        tokenizer = marian_tokenizer(folder, ("deu", "fra") if family == "marian_many" else ())
+        ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": 0, "forced_eos_token_id": 0}
+        start = {"decoder_start_token_id": tokenizer.pad_token_id}
+        model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **SIZES, **ids, **start, max_length=48))
+    elif family in ("m2m_100", "nllb"):
+        if family == "nllb":
+            tokenizer = NllbTokenizer(str(train_subwords(folder / "sentencepiece.bpe.model", "bpe")))  # as NLLB has it
+        else:
+            tokenizer = m2m_tokenizer(folder)
+        model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=len(tokenizer) + 120, **SIZES, max_length=48))
+    elif family == "mbart":
+        tokenizer = MBart50Tokenizer(str(train_subwords(folder / "sentencepiece.bpe.model")))
+        model = MBartForConditionalGeneration(MBartConfig(vocab_size=len(tokenizer), **SIZES, max_length=48))
+    else:
+        tokenizer = T5Tokenizer(str(train_subwords(folder / "spiece.model")), extra_ids=10)
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+        model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **sizes))
+        model.generation_config.max_length = 48
+    with torch.no_grad():  # outputs that depend on the source, and end
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.mul_(12 if "embed" not in name and "shared" not in name else 4)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def call(family: str, folder: Path) -> list[dict[str, object]]:
+    """The pipeline's outputs: greedy and by beams."""
+    task = "translation_de_to_en" if family == "t5" else "translation"
+    translate = pipeline(task, model=str(folder), device="cpu")
+    source, target = LANGUAGES.get(family, (None, "deu" if family == "marian_many" else None))
+    names = {} if source is None or family == "t5" else {"src_lang": source, "tgt_lang": target}
+    if family == "t5":
+        translate.model.config.prefix = "translate German to English: "
+        translate.prefix = translate.model.config.prefix
+    records = []
+    for number, text in enumerate(TEXTS):
+        shown = f">>{target}<< {text}" if family == "marian_many" else text
+        options = {"num_beams": (1, 4)[number % 2], "max_new_tokens": 20}
+        (output,) = translate(shown, **names, **options, return_tensors=True)
+        languages = {"source_language": source, "target_language": target}
+        records.append({"family": family, "text": text, **languages, **options, "tokens": output["translation_token_ids"].tolist()})
+    return records
+
+
+def main(folder: Path) -> None:
+    families = ("marian", "marian_many", "m2m_100", "nllb", "mbart", "t5")
+    calls = []
+    for family in families:
+        for seed in range(20):
+            make(family, folder / family, seed)
+            records = call(family, folder / family)
+            if len({tuple(record["tokens"]) for record in records}) >= NUM_DIFFERENT:
+                break
+        else:
+            raise RuntimeError(f"No random {family} model has outputs that depend on the source.")
+        calls += records
+    record = {"transformers": transformers.__version__, "calls": calls}
+    (folder / "calls.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
