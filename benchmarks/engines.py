@@ -26,7 +26,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_posenc
 from hf_posenc.generation.limits import with_length_limits
 from hf_posenc.generation.translate import translate_in_batches
-from hf_posenc.inference.translation_job import quantize_int8
+from hf_posenc.inference.int8 import quantize_int8
 from hf_posenc.utils.text_io import read_lines
 
 BATCHES = (1, 16)

@@ -47,7 +47,6 @@ from transformers import (
 
 import hf_posenc
 from hf_posenc.convert.folders import auto_from_pretrained, convert_folder
-from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.lab.config.loading import load_experiment
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.reports.card import model_card
@@ -59,6 +58,7 @@ from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun
 from hf_posenc.lab.run.shared_tokenizer import load_shared_tokenizer, read_provenance
 from hf_posenc.metrics.length_buckets.scorers import load_tokenizer
+from hf_posenc.translator.translation_job import TranslationJob
 from hf_posenc.utils.manifest import MANIFEST
 from hf_posenc.utils.run_folder import RunPaths
 

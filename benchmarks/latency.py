@@ -56,8 +56,8 @@ from simultaneous import (
 )
 
 from hf_posenc import StreamingTranslator
+from hf_posenc.inference.loading import load_model, silence_logging
 from hf_posenc.inference.streaming import compute_source_reach
-from hf_posenc.inference.translation_job import load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.tokenizer.tokenization_posenc import build_normalizer
 from hf_posenc.utils.atomic_io import atomic_write

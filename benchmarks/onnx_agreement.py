@@ -18,8 +18,8 @@ from tqdm import tqdm
 from transformers.exporters.base import ExportedModel
 
 from hf_posenc import PosEncOnnxModel, to_onnx
+from hf_posenc.inference.loading import load_model, silence_logging
 from hf_posenc.inference.onnx_engine import quantize_graphs
-from hf_posenc.inference.translation_job import load_model, silence_logging
 from hf_posenc.utils.text_io import read_lines
 
 BEAMS = (1, 5)

@@ -26,8 +26,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
+from hf_posenc.inference.int8 import quantize_int8
 from hf_posenc.inference.onnx_engine import quantize_graphs
-from hf_posenc.inference.translation_job import quantize_int8
 
 NUM_TOKENS = 32
 BEAMS = (1, 5)

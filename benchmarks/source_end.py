@@ -21,7 +21,7 @@ import common
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-from hf_posenc.inference.translation_job import load_model, silence_logging
+from hf_posenc.inference.loading import load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 
 Record = dict[str, Any]

@@ -22,7 +22,7 @@ import common
 import torch
 
 from hf_posenc import StreamingTranslator
-from hf_posenc.inference.translation_job import load_model, silence_logging
+from hf_posenc.inference.loading import load_model, silence_logging
 from hf_posenc.lab.data.synthetic import generate_pairs
 
 SENTENCES_PER_SEED = 1000

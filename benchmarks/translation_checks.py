@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import regex
 from common import save
 
 from hf_posenc.translator.checks import LINK, NUMBER, Checked, find_doubts, usual_ratio

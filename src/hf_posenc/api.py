@@ -25,6 +25,7 @@ from .transformer.configuration_posenc_causal import PosEncCausalConfig
 from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel
 from .transformer.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
 from .transformer.pretrained import PosEncPreTrainedModel
+from .translator.translator import Translator
 
 register_auto_classes()
 
@@ -54,6 +55,7 @@ __all__ = [
     "RnnNmtModel",
     "StackSpec",
     "StreamingTranslator",
+    "Translator",
     "__version__",
     "convert_encodings",
     "distance",

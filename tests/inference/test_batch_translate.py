@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,16 +18,13 @@ from torch import nn
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctranslate2
 from hf_posenc.generation.translate import translate_in_batches
-from hf_posenc.inference.translation_job import (
-    Int8Linear,
-    TranslateFunction,
-    TranslationJob,
-    load_model,
-    quantize_int8,
-    translate_lines,
-    translate_to_file,
-)
+from hf_posenc.inference.int8 import Int8Linear, quantize_int8
+from hf_posenc.inference.loading import checkpoint_name, load_model
 from hf_posenc.lab import cli, commands
+from hf_posenc.translator.documents import Part, TextDocument, parse_document
+from hf_posenc.translator.translation_job import TranslateFunction, TranslationJob, translate_document
+from hf_posenc.translator.translation_job import translate_to_file as write_translation
+from hf_posenc.translator.translator import TextTranslation
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.command_line import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends
@@ -36,7 +33,28 @@ LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kin
 
 
 # Few lines, in several chunks.
-Job = partial(TranslationJob, num_beams=1, lines_per_chunk=3)
+Job = partial(TranslationJob, num_beams=1, texts_per_chunk=3)
+
+
+def document_of(lines: Sequence[str]) -> TextDocument:
+    """The document of lines, which a test may give values that no file has."""
+    parts: list[Part] = []
+    for number, line in enumerate(lines, 1):
+        parts += [Part(line, f"line {number}"), Part("\n")]
+    return TextDocument(parts)
+
+
+def translate_lines(lines: Sequence[str], job: TranslationJob, **options: int) -> Iterator[str]:
+    for chunk, _ in translate_document(document_of(lines), job, **options):
+        yield from (part.text for part in chunk)
+
+
+def translate_to_file(lines: Sequence[str], target: Path, job: TranslationJob) -> None:
+    write_translation(document_of(lines), target, job)
+
+
+def translations(job: TranslationJob, lines: Sequence[str]) -> list[str]:
+    return [made.text for made in job.translator()(list(lines), [""] * len(lines))]
 
 
 def job_without_model(
@@ -46,17 +64,17 @@ def job_without_model(
     of memory at one of them."""
 
     class JobWithoutModel(TranslationJob):
-        def translator(self, threads: int | None = None) -> TranslateFunction:
-            def translate(lines: list[str]) -> list[str]:
+        def translator(self, threads: int | None = None, progress: bool = False) -> TranslateFunction:
+            def translate(lines: list[str], places: list[str]) -> list[TextTranslation]:
                 if out_of_memory_at in lines:
                     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
                 if isinstance(seen, list):
                     seen.extend(lines)
-                return [write(line) for line in lines]
+                return [TextTranslation(write(line), []) for line in lines]
 
             return translate
 
-    return JobWithoutModel(folder, lines_per_chunk=3)
+    return JobWithoutModel(folder, texts_per_chunk=3)
 
 
 @pytest.fixture
@@ -70,7 +88,7 @@ def folder(tmp_path: Path, tokenizer: PosEncTokenizer) -> Path:
 
 @pytest.fixture
 def expected(folder: Path) -> list[str]:
-    made = Job(folder).translator()(LINES)
+    made = translations(Job(folder), LINES)
     assert len(set(made)) > 3
     return [replace_line_ends(translation) for translation in made]
 
@@ -106,7 +124,7 @@ def test_several_processes_translate_what_one_does_and_register_a_custom_encodin
     tiny_model("nearer", dtype=torch.float32, **sizes).save_pretrained(saved)
     tokenizer.save_pretrained(saved)
     job = Job(saved, register=own)
-    expected = [replace_line_ends(translation) for translation in job.translator()(LINES)]
+    expected = [replace_line_ends(translation) for translation in translations(job, LINES)]
     assert len(set(expected)) > 3
     assert list(translate_lines(LINES * 4, job, processes=2)) == expected * 4
     del POSITION_ENCODINGS["nearer"]
@@ -158,6 +176,10 @@ def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def texts_of(unfinished: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in unfinished.read_text(encoding="utf-8").splitlines()]
+
+
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
 def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, tmp_path):
     """It was killed when it had written `after` lines and a part of the next one."""
@@ -166,9 +188,9 @@ def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, 
         with pytest.raises(MemoryError):
             translate_to_file(LINES, out, job_without_model(folder, out_of_memory_at=LINES[after]))
         unfinished = tmp_path / ".out.unfinished"
-        assert unfinished.read_text().splitlines() == expected[:num_whole] and not out.exists()
+        assert texts_of(unfinished) == expected[:num_whole] and not out.exists()
         with unfinished.open("a", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in expected[num_whole:after]) + "half a li")
+            file.write("".join(json.dumps({"text": line}) + "\n" for line in expected[num_whole:after]) + '{"text')
     translate_to_file(LINES, out, job_without_model(folder, seen=seen))
     assert out.read_text(encoding="utf-8").splitlines() == expected
     assert seen == LINES[num_whole if after < len(LINES) else 0 :]
@@ -179,9 +201,9 @@ def test_leftovers_of_another_call_are_refused(folder, tmp_path):
     task = Job(folder)
     translate_to_file([], tmp_path / "other", task)
     about = tmp_path / ".out.task.json"
-    about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "lines_per_chunk": 3}))
+    about.write_text(json.dumps({"texts": "0", "model": str(folder), "num_beams": 1, "texts_per_chunk": 3}))
     (tmp_path / ".out.unfinished").write_text("kept\n")
-    with pytest.raises(ValueError, match=r"lines was '0' .* delete .*\.out\.task\.json"):
+    with pytest.raises(ValueError, match=r"texts was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
@@ -243,8 +265,8 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
         Job(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="1 or more wide, but it is 0;"):
         Job(folder, num_beams=0)
-    with pytest.raises(ValueError, match="`lines_per_chunk` must be 1 or more, but it is 0;"):
-        Job(folder, lines_per_chunk=0)
+    with pytest.raises(ValueError, match="`texts_per_chunk` must be 1 or more, but it is 0;"):
+        Job(folder, texts_per_chunk=0)
     with pytest.raises(ValueError, match=r"`processes` must be 1 .* is 0"):
         list(translate_lines(LINES, Job(folder), processes=0))
     (tmp_path / "mine").mkdir()
@@ -292,7 +314,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded(folder,
 def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", standard_input("Ja.\nEin Hund läuft.\n".encode("latin1")))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
-    with pytest.raises(SystemExit, match=r"UTF-8, but standard input, line 2, .* 0xe4 "):
+    with pytest.raises(SystemExit, match=r"UTF-8, but standard input has the byte 0xe4 in line 2;"):
         __main__.main()
 
 
@@ -308,7 +330,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", ["no UTF-8", "too long"])
 @pytest.mark.parametrize("to_file", [False, True])
 def test_an_untranslatable_line_is_named_before_any_compute(bad, to_file, tmp_path, tokenizer):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
@@ -348,8 +370,23 @@ def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path):
 def test_out_of_memory_names_the_lines_of_the_batch(folder):
     lines = translate_lines(LINES, job_without_model(folder, out_of_memory_at=LINES[4]))
     assert [next(lines) for _ in range(3)] == [line.upper() for line in LINES[:3]]
-    with pytest.raises(MemoryError, match=r"^Memory ran out \(.*\); lines 4 to 6 needed it; .* resumes"):
+    with pytest.raises(MemoryError, match=r"^Memory ran out \(.*\); line 4 to line 6 needed it; .* resumes"):
         next(lines)
+
+
+def test_a_document_without_text_to_translate_stays_as_it_is(folder, tmp_path):
+    document = parse_document(b"- - -\n", Path("page.md"), "markdown")
+    write_translation(document, tmp_path / "out", Job(folder))
+    assert (tmp_path / "out").read_bytes() == b"- - -\n"
+
+
+def test_a_name_that_begins_with_no_local_folder_is_one_on_the_hub(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert checkpoint_name("Helsinki-NLP/opus-mt-de-en") == "Helsinki-NLP/opus-mt-de-en"
+    assert checkpoint_name("model") == "model"
+    for missing in ("model/other", "/nowhere", "a/b/c"):
+        with pytest.raises(ValueError, match=r"has no config\.json"):
+            checkpoint_name(missing)
 
 
 def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():

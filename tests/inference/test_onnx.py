@@ -13,8 +13,8 @@ from support.threads import NUM_THREADS, together
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
 from hf_posenc.inference.onnx_engine import verify_outputs
-from hf_posenc.inference.translation_job import TranslationJob, translate_lines
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
+from hf_posenc.translator.translation_job import TranslationJob
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")
 if not hasattr(base, "ExportedModel"):
@@ -116,7 +116,8 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
     assert json.loads((folder / "config.json").read_text())["model_type"] == model.config.model_type
     exported = PosEncOnnxModel.from_pretrained(folder)
     translate = partial(exported.translate, tokenizer=tokenizer, num_beams=2)
-    assert list(translate_lines(SENTENCES, TranslationJob(folder, num_beams=2))) == translate(SENTENCES)
+    made = TranslationJob(folder, num_beams=2).translator()(SENTENCES, SENTENCES)
+    assert [translation.text for translation in made] == translate(SENTENCES)
     inputs = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
     whole = exported.generate(**inputs, max_new_tokens=6, min_new_tokens=6)
     prompted = exported.generate(**inputs, decoder_input_ids=whole[:, :4], max_new_tokens=3, min_new_tokens=3)

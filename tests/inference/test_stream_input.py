@@ -15,8 +15,8 @@ from support.tokenizers import ANY_TEXT, KINDS, SOURCES, bert
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator, __main__
 from hf_posenc.encodings.cache import EVICTION_SLACK
+from hf_posenc.inference.loading import load_model
 from hf_posenc.inference.streaming import SubwordReader, SubwordWriter
-from hf_posenc.inference.translation_job import load_model
 from hf_posenc.utils.command_line import SIGPIPE_EXIT_CODE
 
 STREAMABLE = "relative+window by length_ratio"

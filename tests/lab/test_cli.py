@@ -12,6 +12,7 @@ from support.experiments import ROOT
 from hf_posenc import __main__, __version__
 from hf_posenc.convert.folders import FORMATS
 from hf_posenc.lab import cli, commands
+from hf_posenc.translator.documents import FORMS
 
 # Packages whose imports take longer than all else that a command line needs in order to be parsed.
 SLOW = {"accelerate", "datasets", "evaluate", "huggingface_hub", "numpy", "tokenizers", "torch", "transformers"}
@@ -76,7 +77,7 @@ def usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str
             "'--ouput' is none; the nearest one is '--output'; see `hf-posenc figures --help`.",
         ),
         ("report run other", "hf-posenc report: Unknown arguments: other; see `hf-posenc report --help`."),
-        ("translate", "hf-posenc translate: The following arguments are required: folder; see"),
+        ("translate", "hf-posenc translate: The following arguments are required: MODEL; see"),
         ("translate m --batch-size 0", "--batch-size must be a whole number of 1 or more, but it is '0'; see"),
         ("translate m --num-beams=-1", "--num-beams must be a whole number of 1 or more, but it is '-1'; see"),
         ("translate m --max-new-tokens 1.5", "--max-new-tokens must be a whole number of 1 or more, but it is '1.5'"),
@@ -106,6 +107,7 @@ def test_each_command_has_a_function_and_each_choice_exists() -> None:
     assert [name for name in parsers if not callable(getattr(commands, name.replace("-", "_"), None))] == []
     assert tuple(commands.EXPORTERS) == cli.ENGINES
     assert FORMATS == cli.FORMATS
+    assert FORMS == cli.DOCUMENT_FORMS
 
 
 def test_train_reads_the_config_file(tmp_path: Path) -> None:

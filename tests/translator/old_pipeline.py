@@ -50,7 +50,11 @@ LANGUAGES = {"m2m_100": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn"), "mbart":
 def train_subwords(path: Path, model_type: str = "unigram") -> Path:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 4), model_writer=model, vocab_size=90, hard_vocab_limit=False, model_type=model_type,
+        sentence_iterator=iter(TEXTS * 4),
+        model_writer=model,
+        vocab_size=90,
+        hard_vocab_limit=False,
+        model_type=model_type,
         normalization_rule_name="identity",
     )
     path.write_bytes(model.getvalue())
@@ -122,7 +126,9 @@ def call(family: str, folder: Path) -> list[dict[str, object]]:
         options = {"num_beams": (1, 4)[number % 2], "max_new_tokens": 20}
         (output,) = translate(shown, **names, **options, return_tensors=True)
         languages = {"source_language": source, "target_language": target}
-        records.append({"family": family, "text": text, **languages, **options, "tokens": output["translation_token_ids"].tolist()})
+        records.append(
+            {"family": family, "text": text, **languages, **options, "tokens": output["translation_token_ids"].tolist()}
+        )
     return records
 
 

@@ -5,24 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.translator.documents import FORM_BY_SUFFIX, read_document, translate_parts
+from hf_posenc.translator.documents import FORM_BY_SUFFIX, TextDocument, read_document
 
 DOCUMENTS = {
     "lines.txt": ("Ein Satz.\n\n  Noch einer.\r\n", "EIN SATZ.\n\n  NOCH EINER.\r\n"),
     "page.md": (
-        "# Titel\n\nEin *Satz* mit `code` und [Verweis](http://x.y/z).\n\n- Punkt\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n",
-        "# TITEL\n\nEIN *SATZ* MIT `code` UND [VERWEIS](http://x.y/z).\n\n- PUNKT\n\n```py\nx = 1\n```\n\n| A | B |\n|---|---|\n",
+        "# Titel\n\nEin *Satz* mit `code` und [Verweis](http://x.y/z).\n\n"
+        "- Punkt\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n",
+        "# TITEL\n\nEIN *SATZ* MIT `code` UND [VERWEIS](http://x.y/z).\n\n"
+        "- PUNKT\n\n```py\nx = 1\n```\n\n| A | B |\n|---|---|\n",
     ),
     "film.srt": (
         "1\n00:00:01,000 --> 00:00:02,000\nHallo,\nwie geht es?\n\n2\n00:00:03,000 --> 00:00:04,000\nGut.\n",
         "1\n00:00:01,000 --> 00:00:02,000\nHALLO, WIE GEHT ES?\n\n2\n00:00:03,000 --> 00:00:04,000\nGUT.\n",
     ),
     "page.html": (
-        "<!DOCTYPE html><html><style>p{}</style><BODY><p class='x'>Das &amp; <b>fett</b>.<br/>Neu</P><!-- c --></BODY></html>",
-        "<!DOCTYPE html><html><style>p{}</style><BODY><p class='x'>DAS &amp; <b>FETT</b>.<br/>NEU</P><!-- c --></BODY></html>",
+        "<!DOCTYPE html><html><style>p{}</style><BODY>"
+        "<p class='x'>Das &amp; <b>fett</b>.<br/>Neu</P><!-- c --></BODY></html>",
+        "<!DOCTYPE html><html><style>p{}</style><BODY>"
+        "<p class='x'>DAS &amp; <b>FETT</b>.<br/>NEU</P><!-- c --></BODY></html>",
     ),
     "rows.jsonl": ('{"id": 1, "text": "Ein Satz."}\n', '{"id": 1, "text": "EIN SATZ."}\n'),
 }
+
+
+def translate_to_capitals(document: TextDocument) -> None:
+    for part in document.texts:
+        part.replace(part.text.upper())
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -32,7 +41,7 @@ def test_only_texts_change(name: str, tmp_path: Path) -> None:
     document = read_document(tmp_path / name)
     if not name.endswith(".srt"):
         assert document.to_bytes() == given.encode()
-    translate_parts(document, lambda texts: [text.upper() for text in texts])
+    translate_to_capitals(document)
     assert document.to_bytes() == expected.encode()
 
 
@@ -43,7 +52,7 @@ def test_a_book_keeps_its_other_files_and_their_order(tmp_path: Path) -> None:
         archive.writestr("one.xhtml", "<?xml version='1.0'?><p>Ein Satz.</p>", zipfile.ZIP_DEFLATED)
         archive.writestr("image.png", b"\x89PNG\xff")
     document = read_document(book)
-    translate_parts(document, lambda texts: [text.upper() for text in texts])
+    translate_to_capitals(document)
     book.write_bytes(document.to_bytes())
     with zipfile.ZipFile(book) as archive:
         assert archive.namelist() == ["mimetype", "one.xhtml", "image.png"]
@@ -62,7 +71,9 @@ def test_a_book_keeps_its_other_files_and_their_order(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]\n", "line 1 is"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_file_and_place(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named_by_file_and_place(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as raised:
         read_document(tmp_path / name)

@@ -9,9 +9,10 @@ from support.models import translator
 
 from hf_posenc import CTranslate2Translator
 from hf_posenc.inference.ctranslate2_engine import to_ctranslate2
-from hf_posenc.inference.translation_job import TranslationJob, load_model
+from hf_posenc.inference.loading import load_model
 from hf_posenc.lab.analysis.probes import PlotExtent, trained_probes
 from hf_posenc.lab.explorer.runs import ExplorerRun
+from hf_posenc.translator.translation_job import TranslationJob
 from hf_posenc.utils import manifest
 from hf_posenc.utils.manifest import (
     CACHE_MIN_BYTES,

@@ -425,9 +425,9 @@ class CTranslate2Translator:
         return [min(max_new_tokens, (longest or sys.maxsize) - 1)] * len(sources)
 
     def translate_batch(
-        self, sources: list[list[int]], num_beams: int, max_new_tokens: int | None
+        self, sources: list[list[int]], num_beams: int, max_new_tokens: int | None, **options: Any
     ) -> list[tuple[str, bool]]:
-        """The translations of one batch of token ids, and whether each was truncated."""
+        """The translations of one batch of token ids, and whether each was truncated. `options` are CTranslate2's."""
         (max_length,) = set(self.target_limits(sources, max_new_tokens))
         search = self.metadata.get("search", {})
         results = self.translator.translate_batch(
@@ -437,7 +437,7 @@ class CTranslate2Translator:
             min_decoding_length=0,
             max_decoding_length=max_length,
             return_end_token=True,
-            **search,
+            **{**search, **options},
         )
         hypotheses = [result.hypotheses[0] for result in results]
         token_ids = [list(map(self.token_to_id.__getitem__, tokens)) for tokens in hypotheses]

@@ -35,6 +35,7 @@ PROGRAM = "hf-posenc"
 OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 # Choices of options, by the names that the library takes; a test compares them.
 ENGINES, FORMATS = ("ctranslate2", "onnx"), ("posenc", "transformers")
+DOCUMENT_FORMS = ("lines", "text", "markdown", "srt", "html", "epub", "jsonl")
 DTYPES = ("float32", "bfloat16", "float16")
 TABLE_FORMATS = ("markdown", "latex", "csv", "html")
 # Commands whose arguments include `name=value` between or after their options.
@@ -202,19 +203,29 @@ def add_training_commands(add_command: AddCommand) -> None:
 
 def add_translation_commands(add_command: AddCommand) -> None:
     """The commands that translate with a trained model, or write it in another format."""
-    command = add_command("translate", "translate text, one sentence a line")
-    folder_help = "a system of a run, a saved model, or a folder that `export` has written"
-    command.add_argument("folder", type=path_argument, help=folder_help)
-    command.add_argument(
-        "--input", type=path_argument, metavar="FILE", help="text to translate (default: standard input)"
+    command = add_command("translate", "translate lines, a document, subtitles or a book")
+    model_help = "a FOLDER, one that `export` has written, or a translation model of transformers: folder or Hub name"
+    command.add_argument("model", type=path_argument, metavar="MODEL", help=model_help)
+    input_help = "document to translate (default: lines of standard input)"
+    command.add_argument("--input", type=path_argument, metavar="FILE", help=input_help)
+    form_help = f"of the document: {', '.join(DOCUMENT_FORMS)} (default: by its suffix, or lines)"
+    command.add_argument("--form", choices=DOCUMENT_FORMS, metavar="FORM", help=form_help)
+    command.add_argument("--field", default="text", metavar="NAME", help="of JSON lines to translate (default: text)")
+    for side, code in (("source", "de"), ("target", "en")):
+        language_help = f"{side} language, such as {code}, {code}-Latn or the model's own code"
+        command.add_argument(f"--{side}-language", metavar="CODE", help=language_help)
+    segment_help = (
+        "divide texts into sentences and parts of at most N tokens (default 128, models of this family: never)"
     )
+    command.add_argument("--segment-tokens", type=positive_int, metavar="N", help=segment_help)
+    command.add_argument("--no-repair", action="store_true", help="translate doubtful segments once only")
     output_help = "a new file (default: standard output); the same command resumes after a kill"
     command.add_argument("--output", type=path_argument, metavar="FILE", help=output_help)
-    beams_help = "width of the beam (default 5); --stream is greedy"
+    beams_help = "width of the beam (default: the model's own, or 5); --stream is greedy"
     command.add_argument("--num-beams", type=positive_int, metavar="N", help=beams_help)
     length_help = "maximum length of a translation in tokens (default: 2 x source + 50)"
     command.add_argument("--max-new-tokens", type=positive_int, metavar="N", help=length_help)
-    batch_help = "sentences of a batch (default 32), fewer where they are long"
+    batch_help = "segments of a batch (default 32), fewer where they are long"
     command.add_argument("--batch-size", type=positive_int, metavar="N", help=batch_help)
     device_help = "cpu, cuda, cuda:1, ... (default: the first GPU if there is one)"
     command.add_argument("--device", help=device_help)

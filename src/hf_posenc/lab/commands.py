@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ..alignments.base import Alignment
 from ..alignments.registry import ALIGNMENTS
@@ -17,20 +17,16 @@ from ..convert.folders import convert_folder
 from ..encodings.base import HOOKS
 from ..encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry
 from ..inference.ctranslate2_engine import to_ctranslate2
+from ..inference.loading import checkpoint_name, load_model, model_folder, silence_logging
 from ..inference.onnx_engine import to_onnx
-from ..inference.translation_job import (
-    TranslationJob,
-    load_model,
-    model_folder,
-    silence_logging,
-    translate_lines,
-    translate_to_file,
-)
 from ..transformer.configuration_posenc import PosEncConfig
+from ..translator.documents import TextDocument, parse_document, read_document
+from ..translator.translation_job import TranslationJob, translate_document, translate_to_file
+from ..translator.translator import SegmentTranslation
 from ..utils.atomic_io import atomic_write
 from ..utils.command_line import register_encodings
 from ..utils.run_folder import RunPaths
-from ..utils.text_io import iter_lines, read_lines, read_stream
+from ..utils.text_io import read_lines, read_stream
 from .config.yaml_io import Section, merge, parse_override
 from .data.readers import expand_home
 
@@ -159,45 +155,70 @@ def unit_labels(options: argparse.Namespace, row: "SavedRow", test: str) -> list
     return list(read_lines(Path(expand_home(options.units))))
 
 
-def checkpoint_name(path: Path) -> str:
-    """The folder with config.json of a local checkpoint, else the name on the Hub."""
-    return str(model_folder(path)) if path.is_dir() else path.as_posix()
-
-
 def translate(options: argparse.Namespace) -> None:
-    """Translate the lines of a file or of standard input, in their order."""
+    """Translate a document, of a file or of standard input, into one of the same form."""
     silence_logging()
     if options.stream:
         translate_stream(options)
         return
-    job = TranslationJob(
-        options.folder,
-        num_beams=5 if options.num_beams is None else options.num_beams,
+    job = translation_job(options)
+    if options.input:
+        document = read_document(options.input, options.form, options.field)
+    else:
+        content, name = sys.stdin.buffer.read(), Path("standard input")
+        document = parse_document(content, name, options.form or "lines", options.field)
+    kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
+    if options.output:
+        translate_to_file(document, options.output, job, **kwargs)
+    else:
+        print_translation(document, job, **kwargs)
+
+
+def translation_job(options: argparse.Namespace) -> TranslationJob:
+    """The job of the options of `translate`."""
+    return TranslationJob(
+        options.model,
+        num_beams=options.num_beams,
         quantize=options.quantize,
         register=options.register,
         device=options.device,
         batch_size=options.batch_size,
         max_new_tokens=options.max_new_tokens,
+        source_language=options.source_language,
+        target_language=options.target_language,
+        max_segment_tokens=options.segment_tokens,
+        repair=not options.no_repair,
     )
-    lines = read_lines(options.input) if options.input else iter_lines(sys.stdin.buffer, "standard input")
-    kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
-    if options.output:
-        translate_to_file(list(lines), options.output, job, **kwargs)
-        return
-    for translation in translate_lines(list(lines), job, **kwargs):
-        print(translation, flush=True)
+
+
+def print_translation(document: TextDocument, job: TranslationJob, **kwargs: Any) -> list[SegmentTranslation]:
+    """Print the translated document, chunk by chunk if its form allows it, and return the segments."""
+    parts, segments = iter(document.parts), []
+    for chunk, made in translate_document(document, job, **kwargs):
+        segments += made
+        if document.encode is None:
+            for part in parts:
+                sys.stdout.write(part.text)
+                if part is chunk[-1]:
+                    break
+            sys.stdout.flush()
+    if document.encode is None:
+        sys.stdout.writelines(part.text for part in parts)
+    else:
+        sys.stdout.buffer.write(document.to_bytes())
+    return segments
 
 
 def translate_stream(options: argparse.Namespace) -> None:
     """Translate the input as one text, word by word."""
-    for name, default in (("output", None), ("num_processes", 1), ("batch_size", None), ("max_new_tokens", None)):
+    names = ("output", "batch_size", "max_new_tokens", "segment_tokens", "form", "no_repair")
+    for name, default in {**dict.fromkeys(names), "no_repair": False, "num_processes": 1}.items():
         if getattr(options, name) != default:
             raise ValueError(
                 f"--stream writes one translation of any length to standard output, but --{name.replace('_', '-')} was "
                 "given; leave it out, and write to a file by > FILE."
             )
-    num_beams = 1 if options.num_beams is None else options.num_beams
-    job = TranslationJob(options.folder, num_beams, options.quantize, options.register, device=options.device)
+    job = translation_job(options)
     if options.input:
         with options.input.open("rb") as file:
             write_stream(job, file, str(options.input))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import regex
 
-NUMBER = regex.compile(r"\d+(?:[., \u00a0\u202f'’]\d{3})*(?:[.,]\d+)?")
+NUMBER = regex.compile(r"\d+(?:[., \u00a0\u202f'\u2019]\d{3})*(?:[.,]\d+)?")
 LINK = regex.compile(r"(?:https?://|www\.)[^\s<>\"')\]]+|[\w.+-]+@[\w-]+\.[\w.]+")
 TAG = regex.compile(r"</?[a-zA-Z][^<>]*>|\{\w*\}|%[sd]|\$\{\w+\}")
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")

@@ -9,10 +9,13 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+
+from ..hub.errors import require_choice
+from ..utils.text_io import COMPRESSED_FORMATS, detect_compression, read_lines, replace_line_ends
 
 KEPT_ELEMENTS = frozenset({"script", "style", "code", "pre", "kbd", "samp", "math", "svg", "textarea"})
 # Of Markdown: code, targets of links, tags, addresses. The text between them is translated.
@@ -29,13 +32,20 @@ class Part:
     text: str
     place: str | None = None
 
+    def replace(self, translation: str) -> None:
+        """Set another text, on one line if the present one is."""
+        self.text = translation if "\n" in self.text else replace_line_ends(translation)
+
 
 @dataclass
 class TextDocument:
-    """Texts and fixed parts in order. `encode` writes the document again, with the parts' present texts."""
+    """Texts and fixed parts in order. `encode` writes the document again, with the parts' present texts.
+
+    Without `encode`, the document is its parts one after another.
+    """
 
     parts: list[Part]
-    encode: Callable[[list[Part]], bytes] = lambda parts: "".join(part.text for part in parts).encode()
+    encode: Callable[[list[Part]], bytes] | None = None
 
     @property
     def texts(self) -> list[Part]:
@@ -43,21 +53,42 @@ class TextDocument:
         return [part for part in self.parts if part.place is not None]
 
     def to_bytes(self) -> bytes:
-        return self.encode(self.parts)
+        return "".join(part.text for part in self.parts).encode() if self.encode is None else self.encode(self.parts)
 
 
 def read_document(path: Path, form: str | None = None, field: str = "text") -> TextDocument:
-    """The document of a file. `form`: one of FORMS, by default that of the suffix; `field`: of JSON lines.
+    """The document of a file, plain or compressed. `form`: one of FORMS, by default that of the suffix, or lines.
 
-    A ValueError with the file and the place for what cannot be read.
+    `field`: of JSON lines. A ValueError with the file and the place for what cannot be read.
     """
-    form = form or FORM_BY_SUFFIX.get(path.suffix.lower(), "lines")
-    if form not in FORMS:
-        raise ValueError(f"The form of a document must be one of {', '.join(FORMS)}, but it is {form!r}; choose one.")
-    content = path.read_bytes()
+    form = form or form_of(path.with_suffix("") if path.suffix in COMPRESSED_FORMATS else path)
+    require_choice("The form of a document", form, FORMS)
+    if path.suffix in COMPRESSED_FORMATS:
+        content = "".join(f"{line}\n" for line in read_lines(path)).encode()
+    else:
+        content = path.read_bytes()
+    return parse_document(content, path, form, field)
+
+
+def form_of(path: Path) -> str:
+    """The form of a file by its suffix. A ValueError for a suffix of files that have no text of their own."""
+    suffix = path.suffix.lower()
+    if suffix in UNSUPPORTED:
+        raise ValueError(
+            f"A document must be one of {', '.join(FORMS)}, but {path} is none; save its text as one of these, or "
+            "name the form if its suffix is wrong."
+        )
+    return FORM_BY_SUFFIX.get(suffix, "lines")
+
+
+def parse_document(content: bytes, path: Path, form: str, field: str = "text") -> TextDocument:
+    """The document with that content; `path` names it in errors. See `read_document`."""
     if form == "epub":
         return read_epub(content, path)
+    detect_compression(content[:16], str(path))
     text = decode(content, path)
+    if not text.strip():
+        raise ValueError(f"A document must have text, but {path} is empty; name another file.")
     return read_json_lines(text, path, field) if form == "jsonl" else READERS[form](text, path)
 
 
@@ -72,8 +103,8 @@ def decode(content: bytes, path: Path) -> str:
         ) from None
 
 
-def read_lines(text: str, path: Path) -> TextDocument:
-    """Each line is a text."""
+def read_plain_lines(text: str, path: Path) -> TextDocument:
+    """Each line is a text. A last line without an end gets one."""
     return TextDocument(list(line_parts(text)))
 
 
@@ -81,14 +112,14 @@ def line_parts(text: str) -> Iterator[Part]:
     for number, line in enumerate(lines_of(text), 1):
         content = line.rstrip("\r\n")
         yield Part(content, f"line {number}" if content.strip() else None)
-        yield Part(line[len(content) :])
+        yield Part(line[len(content) :] or "\n")
 
 
 def read_paragraphs(text: str, path: Path) -> TextDocument:
     """Paragraphs, which blank lines separate. The lines of a paragraph become one."""
     parts, line = [], 1
     for number, piece in enumerate(re.split(r"(\n\s*\n)", text)):
-        is_blank = number % 2 == 1 or not piece.strip()
+        is_blank = number % 2 == 1 or not has_letters(piece)
         parts.append(Part(piece) if is_blank else Part(" ".join(piece.split()), f"line {line}"))
         if not is_blank and piece.endswith("\n"):
             parts.append(Part("\n"))
@@ -136,7 +167,7 @@ def read_subtitles(text: str, path: Path) -> TextDocument:
             )
         parts.append(Part("".join(lines[: at + 1])))
         content = " ".join("".join(lines[at + 1 :]).split())
-        parts.append(Part(content, f"cue {number // 2 + 1}" if content else None))
+        parts.append(Part(content, f"cue {number // 2 + 1}" if has_letters(content) else None))
         parts.append(Part("\n" if cue.endswith("\n") else ""))
     return TextDocument(parts)
 
@@ -263,7 +294,9 @@ def read_json_lines(text: str, path: Path, field: str) -> TextDocument:
             ) from None
 
     def encode(parts: list[Part]) -> bytes:
-        lines = [json.dumps(row | {field: part.text}, ensure_ascii=False) for row, part in zip(rows, parts, strict=True)]
+        lines = [
+            json.dumps(row | {field: part.text}, ensure_ascii=False) for row, part in zip(rows, parts, strict=True)
+        ]
         return "".join(f"{line}\n" for line in lines).encode()
 
     return TextDocument(parts, encode)
@@ -279,7 +312,7 @@ def has_letters(text: str) -> bool:
 
 
 READERS: dict[str, Callable[[str, Path], TextDocument]] = {
-    "lines": read_lines,
+    "lines": read_plain_lines,
     "text": read_paragraphs,
     "markdown": read_markdown,
     "srt": read_subtitles,
@@ -295,10 +328,4 @@ FORM_BY_SUFFIX = {
     ".epub": "epub",
     ".jsonl": "jsonl",
 }
-
-
-def translate_parts(document: TextDocument, translate: Callable[[list[str]], Iterable[str]]) -> None:
-    """Replace the texts of a document by their translations."""
-    texts = [part for part in document.texts if has_letters(part.text)]
-    for part, translation in zip(texts, translate([part.text for part in texts]), strict=True):
-        part.text = translation
+UNSUPPORTED = frozenset({".pdf", ".doc", ".docx", ".odt", ".rtf", ".xlsx", ".pptx", ".mobi", ".azw3", ".zip"})

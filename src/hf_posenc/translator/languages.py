@@ -10,10 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from langcodes import Language, LanguageTagError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
+
+from ..convert.folders import missing_extra_error
+
+if TYPE_CHECKING:
+    from langcodes import Language
 
 T5_LANGUAGES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}  # of its translation prefixes
 MARKED_CODE = re.compile(r">>(?P<marian>[\w-]+)<<|<2(?P<madlad>[\w-]+)>|__(?P<m2m>\w+)__")
@@ -23,44 +28,46 @@ MARKED_CODE = re.compile(r">>(?P<marian>[\w-]+)<<|<2(?P<madlad>[\w-]+)>|__(?P<m2
 class TranslationDirection:
     """How a model is told the languages: text before each source, and options of `generate`.
 
-    `source`, `target`: the codes by BCP 47, None if unknown. `source_code`: the value of the tokenizer's `src_lang`.
+    `source`, `target`: the codes by BCP 47, None if unknown. `source_code`, `target_code`: the values of the
+    tokenizer's `src_lang` and `tgt_lang`.
     """
 
     source: str | None = None
     target: str | None = None
     prefix: str = ""
     source_code: str | None = None
+    target_code: str | None = None
     generate: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_direction(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None
+    model_type: str | None, tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None
 ) -> TranslationDirection:
     """The direction for languages that a user names.
 
     A ValueError, with the nearest code, for a language that the tokenizer lacks, and for one that the model needs and
     that was not given.
     """
-    model_type = model.config.model_type
-    tags = {"source": standard_tag(source), "target": standard_tag(target)}
-    if rule := FAMILIES.get(model_type):
+    tags: dict[str, Any] = {"source": standard_tag(source), "target": standard_tag(target)}
+    if rule := FAMILIES.get(model_type or ""):
         return rule(tokenizer, source, target, tags)
     return TranslationDirection(**tags)
 
 
 def forced_first_token(
-    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, str | None]
+    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, Any]
 ) -> TranslationDirection:
     """M2M-100, NLLB and mBART: both languages are tokens, and the translation begins with the target's."""
     token_by_code = language_tokens(tokenizer)
     source_code = find_code(source, token_by_code, "source_language")
     target_code = find_code(target, token_by_code, "target_language")
     first_token = tokenizer.convert_tokens_to_ids(token_by_code[target_code])
-    return TranslationDirection(**tags, source_code=source_code, generate={"forced_bos_token_id": first_token})
+    generate = {"forced_bos_token_id": first_token}
+    return TranslationDirection(**tags, source_code=source_code, target_code=target_code, generate=generate)
 
 
 def prefix_token(
-    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, str | None]
+    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, Any]
 ) -> TranslationDirection:
     """Marian with several targets, and MADLAD: the target's token stands before the source. Others need none."""
     token_by_code = language_tokens(tokenizer)
@@ -70,7 +77,7 @@ def prefix_token(
 
 
 def prefix_words(
-    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, str | None]
+    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, Any]
 ) -> TranslationDirection:
     """T5, whose prefix has the names of its languages; MADLAD is a T5 with tokens."""
     if language_tokens(tokenizer):
@@ -82,9 +89,7 @@ def prefix_words(
     return TranslationDirection(**tags, prefix="translate {} to {}: ".format(*names))
 
 
-FamilyRule = Callable[
-    [PreTrainedTokenizerBase, str | None, str | None, Mapping[str, str | None]], TranslationDirection
-]
+FamilyRule = Callable[[PreTrainedTokenizerBase, str | None, str | None, Mapping[str, Any]], TranslationDirection]
 FAMILIES: dict[str, FamilyRule] = {
     "m2m_100": forced_first_token,  # NLLB, too
     "nllb-moe": forced_first_token,
@@ -134,11 +139,26 @@ def find_code(language: str | None, codes: Iterable[str], argument: str) -> str:
     )
 
 
-def parse_tag(code: str) -> Language | None:
+def parse_tag(code: str) -> "Language | None":
+    langcodes = import_langcodes()
     try:
-        return Language.get(code.replace("_", "-"))
-    except LanguageTagError:
+        return langcodes.Language.get(code.replace("_", "-"))
+    except langcodes.LanguageTagError:
         return None
+
+
+def import_langcodes() -> ModuleType:
+    try:
+        import langcodes
+    except ImportError:
+        raise missing_extra_error("translate", "langcodes") from None
+    return langcodes
+
+
+def script_of(tag: str | None) -> str | None:
+    """The script of a language by ISO 15924, such as Latn; None if unknown."""
+    language = parse_tag(tag) if tag else None
+    return language.maximize().script if language else None
 
 
 def standard_tag(code: str | None) -> str | None:
@@ -147,9 +167,9 @@ def standard_tag(code: str | None) -> str | None:
     return tag.simplify_script().to_tag() if tag else None
 
 
-def is_same_language(tag: Language, other: Language | None) -> bool:
+def is_same_language(tag: "Language", other: "Language | None") -> bool:
     return other is not None and tag.maximize().language == other.maximize().language
 
 
-def is_same_script(tag: Language, other: Language | None) -> bool:
+def is_same_script(tag: "Language", other: "Language | None") -> bool:
     return other is not None and tag.maximize().script == other.maximize().script

@@ -5,19 +5,21 @@ a segment may have is divided at the last sign between clauses that fits, else b
 so no text is ever left out: the segments of a text, put one after another, are the text.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 import regex
-import sentencex
+
+from ..convert.folders import missing_extra_error
 
 CLAUSE_ENDS = (
-    regex.compile(r"[;:—–；：]\s*"),
-    regex.compile(r"[,،、，]\s*"),
+    regex.compile(r"[;:\u2014\u2013\uff1b\uff1a]\s*"),
+    regex.compile(r"[,\u060c\u3001\uff0c]\s*"),
     regex.compile(r"\s+"),
     regex.compile(r"\X"),  # a character with its marks
 )
+UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 CountTokens = Callable[[str], int]
 
@@ -33,10 +35,20 @@ class Segment:
 
 def split_segments(text: str, language: str | None, max_tokens: int, count_tokens: CountTokens) -> list[Segment]:
     """The segments of a text, of at most `max_tokens` tokens by `count_tokens`, in order."""
-    sentences = sentencex.segment(primary_language(language), text) if text.strip() else [text]
+    sentences = split_sentences(text, language)
     assert "".join(sentences) == text
     pieces = [piece for sentence in sentences for piece in split_long(sentence, max_tokens, count_tokens)]
     return [with_blanks_apart(piece) for piece in pieces]
+
+
+def split_sentences(text: str, language: str | None) -> list[str]:
+    """The sentences of a text with the blanks after them. A ValueError without the extra "translate"."""
+    try:
+        import sentencex
+    except ImportError:
+        raise missing_extra_error("translate", "sentencex") from None
+    sentences: list[str] = sentencex.segment(primary_language(language), text) if text.strip() else [text]
+    return sentences
 
 
 def split_long(sentence: str, max_tokens: int, count_tokens: CountTokens) -> Iterator[str]:
@@ -70,3 +82,14 @@ def with_blanks_apart(piece: str) -> Segment:
 def primary_language(language: str | None) -> str:
     """The language that sentencex has rules for: without script and region; rules for all languages if unknown."""
     return (language or "en").split("-")[0]
+
+
+def join_segments(segments: Sequence[Segment], translations: Sequence[str]) -> str:
+    """The translations with the blanks that stand around the segments, and one where the source's script needs none."""
+    text = ""
+    for segment, translation in zip(segments, translations, strict=True):
+        is_word_next = bool(translation) and not UNSPACED.match(translation[0])
+        if not segment.before and text and not text[-1].isspace() and is_word_next and not UNSPACED.match(text[-1]):
+            text += " "
+        text += segment.before + translation + segment.after
+    return text

@@ -6,28 +6,38 @@ the candidates the one with fewest doubts stays, and of those the one with the m
 token. What stays doubtful is listed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, overload
 
-import regex
 import torch
-from langcodes import Language
-from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from ..generation.translate import (
+    continue_prompts,
+    decoding_defaults,
+    evaluation_view,
+    translate_in_batches,
+    translate_sources,
+    validate_tokenizer,
+)
+from ..hub.errors import data_options, is_blank, require, require_new, validate_source_lengths, validate_texts
+from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Translator
+from ..inference.loading import load_model
 from ..utils.atomic_io import atomic_write
 from .checks import Checked, Doubt, find_doubts, usual_ratio
-from .documents import TextDocument, has_letters, read_document
-from .languages import choose_direction
-from .segments import Segment, split_segments
+from .documents import TextDocument, read_document
+from .languages import TranslationDirection, choose_direction, script_of
+from .segments import Segment, join_segments, split_segments, with_blanks_apart
 
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
 # Positions that a model has a table for, by the names of its config.
 POSITION_LIMITS = ("max_position_embeddings", "max_source_length")
-UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 REPAIRS: tuple[Mapping[str, Any], ...] = (
     {"num_beams": 8, "repetition_penalty": 1.2},
     {"num_beams": 4, "no_repeat_ngram_size": 4, "length_penalty": 1.2},
@@ -55,6 +65,15 @@ class TextTranslation:
     text: str
     segments: list[SegmentTranslation]
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "TextTranslation":
+        """The translation that `dataclasses.asdict` made a record of."""
+        segments = []
+        for segment in record["segments"]:
+            doubts = [Doubt(**doubt) for doubt in segment["doubts"]]
+            segments.append(SegmentTranslation(**{**segment, "doubts": doubts}))
+        return cls(record["text"], segments)
+
     @property
     def doubtful(self) -> list[SegmentTranslation]:
         return [segment for segment in self.segments if segment.doubts]
@@ -64,67 +83,95 @@ class TextTranslation:
 
 
 class Translator:
-    """Translates texts and files by a sequence-to-sequence model of transformers, or of this package.
+    """Translates texts and files by a sequence-to-sequence model of transformers, or by a model of this package.
 
-    `source_language`, `target_language`: codes of the model, of ISO 639 or BCP 47. Models of one pair need none; they
-    then help to find sentences, and to check the script. `max_segment_tokens`: of a segment without special tokens, by
-    default 128, or what the model's positions allow. `repair`: whether doubtful segments are tried again. Other keyword
-    arguments are options of `generate`; sampling is refused, because a retry must not depend on chance.
+    `model`: of transformers; of this package, also a decoder-only one, ONNX graphs, or a CTranslate2Translator, whose
+    tokenizer is then meant. `source_language`, `target_language`: codes of the model, of ISO 639 or BCP 47. Models of
+    one pair need none; they then help to find sentences, and to check the script. `max_segment_tokens`: of a segment
+    without special tokens, by default 128, or what the model's positions allow. Models of this package translate a text
+    as a whole unless it is given. `batch_size`: segments of a batch, fewer where they are long. `repair`: whether
+    doubtful segments are tried again; a text as a whole never is. Other keyword arguments are options of `generate`;
+    sampling is refused, because a retry must not depend on chance.
 
-    A ValueError for a language that the model lacks and for options that cannot be used.
+    Threads may call one translator at the same time. A ValueError for a language that the model lacks and for options
+    that cannot be used.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: Any,
         tokenizer: PreTrainedTokenizerBase,
         source_language: str | None = None,
         target_language: str | None = None,
         *,
         max_segment_tokens: int | None = None,
-        batch_size: int = 16,
+        batch_size: int = 32,
         repair: bool = True,
         **generate: Any,
     ) -> None:
-        if not model.config.is_encoder_decoder:
-            raise ValueError(
-                f"A Translator must have an encoder-decoder, but {type(model).__name__} is none; for a model of this "
-                "package call model.translate."
-            )
-        if generate.get("do_sample", getattr(model.generation_config, "do_sample", False)):
-            raise ValueError("Translations must not be sampled, but do_sample is true; leave it out.")
-        self.model = model.eval()
-        self.direction = choose_direction(model, tokenizer, source_language, target_language)
+        self.is_exported = isinstance(model, CTranslate2Translator)
+        self.is_own = self.is_exported or hasattr(model, "translations")  # a model of this package
+        self.config: Any = getattr(model, "config", None)  # CTranslate2 has none
+        require(
+            self.is_own or self.config.is_encoder_decoder,
+            f"A Translator must have an encoder-decoder, but {type(model).__name__} is none; name another model.",
+        )
+        generation_config = None if self.is_exported else model.generation_config
+        require(
+            not generate.get("do_sample", getattr(generation_config, "do_sample", False)),
+            "Translations must not be sampled, but do_sample is true; leave it out, or give do_sample=False.",
+        )
+        if self.config is not None and self.is_own:
+            validate_tokenizer(self.config, tokenizer)
+        is_training = not self.is_exported and any(module.training for module in model.modules())
+        self.model: Any = evaluation_view(model) if is_training else model
         self.tokenizer = deepcopy(tokenizer)  # its language is state
+        self.tokenizer_lock = Lock()
+        self.direction = self.choose_direction(source_language, target_language)
         if self.direction.source_code:
             self.tokenizer.src_lang = self.direction.source_code
+        if self.direction.target_code:
+            self.tokenizer.tgt_lang = self.direction.target_code
         self.batch_size = batch_size
-        self.repair = repair
-        self.generate_options = {"do_sample": False, **self.direction.generate, **generate}
+        defaults = {"num_beams": 5} if self.is_exported else decoding_defaults(generation_config)
+        self.generate_options = {**defaults, **self.direction.generate, **generate}
         self.num_added_tokens = len(self.encode(""))
         self.max_segment_tokens = self.choose_segment_length(max_segment_tokens)
-        target = Language.get(self.direction.target).maximize() if self.direction.target else None
-        self.target_script = target.script if target else None
+        self.repair = repair and self.max_segment_tokens is not None
+        self.target_script = script_of(self.direction.target)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | Path, *args: Any, **options: Any) -> "Translator":
         """The translator with a model and tokenizer of the Hub or of a folder."""
-        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path)
-        return cls(model, AutoTokenizer.from_pretrained(name_or_path), *args, **options)
+        return cls(*load_model(name_or_path), *args, **options)
 
-    def choose_segment_length(self, given: int | None) -> int:
+    def choose_direction(self, source: str | None, target: str | None) -> TranslationDirection:
+        return choose_direction(getattr(self.config, "model_type", None), self.tokenizer, source, target)
+
+    @property
+    def max_source_length(self) -> int | None:
+        """The maximum number of tokens of a source, with special ones and the prefix; None without a maximum."""
+        if self.is_exported:
+            limit: int | None = self.model.metadata["longest_source"]
+            return limit
+        # T5 and M2M-100 compute positions of any length, but were trained to the tokenizer's limit.
+        limits = [getattr(self.config, name, None) for name in POSITION_LIMITS]
+        limits += [] if self.is_own else [self.tokenizer.model_max_length]
+        return min((limit for limit in limits if limit), default=None)
+
+    def choose_segment_length(self, given: int | None) -> int | None:
         """The maximum number of tokens of a segment, which the model's positions and the tokenizer must allow."""
-        limits = [getattr(self.model.config, name, None) for name in POSITION_LIMITS]
-        limits = [limit - self.num_added_tokens for limit in [*limits, self.tokenizer.model_max_length] if limit]
-        largest = min(limits)
-        if given is not None and not 1 <= given <= largest:
-            raise ValueError(
-                f"max_segment_tokens must be from 1 to {largest}, the model's limit, but it is {given}; choose another."
-            )
+        if given is None and self.is_own:
+            return None
+        largest = (self.max_source_length or sys.maxsize) - self.num_added_tokens
+        require(
+            given is None or 1 <= given <= largest,
+            f"max_segment_tokens must be from 1 to {largest}, the model's limit, but it is {given}; choose another.",
+        )
         return min(MAX_SEGMENT_TOKENS, largest) if given is None else given
 
     @overload
-    def __call__(self, texts: str, *, progress: bool = ...) -> TextTranslation: ...
+    def __call__(self, texts: str, *, progress: bool = ...) -> TextTranslation: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, texts: Sequence[str], *, progress: bool = ...) -> list[TextTranslation]: ...
     def __call__(self, texts: str | Sequence[str], *, progress: bool = False) -> Any:
@@ -140,8 +187,7 @@ class Translator:
 
         See `read_document` for forms and errors.
         """
-        if output.exists():
-            raise ValueError(f"The file to write must be a new one, but {output} exists; choose another or delete it.")
+        require_new(output)
         document = read_document(path, form, field)
         segments = self.translate_document(document, progress=progress)
         atomic_write(output, document.to_bytes())
@@ -149,12 +195,12 @@ class Translator:
 
     def translate_document(self, document: TextDocument, *, progress: bool = False) -> list[SegmentTranslation]:
         """Replace the texts of a document by their translations, and return the segments."""
-        parts = [part for part in document.texts if has_letters(part.text)]
+        parts = document.texts
         places = [part.place or "" for part in parts]
         translations = self.translate_texts([part.text for part in parts], places, progress)
         segments = []
         for part, translation in zip(parts, translations, strict=True):
-            part.text = translation.text
+            part.replace(translation.text)
             segments += translation.segments
         return segments
 
@@ -162,7 +208,8 @@ class Translator:
         self, texts: Sequence[str], places: Sequence[str], progress: bool = False
     ) -> Iterator[TextTranslation]:
         """The translation of each text; a place names it in the report."""
-        split_texts = [split_segments(text, self.direction.source, self.max_segment_tokens, self.count) for text in texts]
+        texts = validate_texts(texts, places.__getitem__)
+        split_texts = [self.split(text, self.max_segment_tokens) for text in texts]
         sources = [segment.text for segments in split_texts for segment in segments]
         translated = iter(self.translate_segments(sources, progress))
         for segments, place in zip(split_texts, places, strict=True):
@@ -206,10 +253,7 @@ class Translator:
 
     def translate_halves(self, sources: Sequence[str]) -> list[tuple[str, bool]]:
         """The translations of segments in parts of at most half their tokens."""
-        parts = [
-            split_segments(source, self.direction.source, max(8, (self.count(source) + 1) // 2), self.count)
-            for source in sources
-        ]
+        parts = [self.split(source, max(8, (self.count(source) + 1) // 2)) for source in sources]
         flat = iter(self.generate([part.text for text in parts for part in text], self.generate_options))
         outputs = []
         for segments in parts:
@@ -218,72 +262,93 @@ class Translator:
             outputs.append((text.strip(), any(was_cut for _, was_cut in translated)))
         return outputs
 
+    def split(self, text: str, max_tokens: int | None) -> list[Segment]:
+        """The segments of a text; the text as a whole without a maximum."""
+        if max_tokens is None:
+            return [with_blanks_apart(text)]
+        return split_segments(text, self.direction.source, max_tokens, self.count)
+
     def count(self, text: str) -> int:
         """Tokens of a text, without special ones and the prefix."""
         return len(self.encode(text)) - self.num_added_tokens
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(self.direction.prefix + text, truncation=False, verbose=False)["input_ids"]
+        with self.tokenizer_lock:
+            encoded = self.tokenizer(
+                self.direction.prefix + text, truncation=False, verbose=False, **data_options(self.tokenizer)
+            )
+        ids: list[int] = encoded["input_ids"]
         return ids
 
-    @torch.no_grad()
     def generate(
         self, sources: Sequence[str], options: Mapping[str, Any], progress: bool = False
     ) -> list[tuple[str, bool]]:
-        """Translations in order, and whether each reached its limit; a blank source has an empty one."""
-        outputs: list[tuple[str, bool]] = [("", False)] * len(sources)
-        ids_by_row = {row: self.encode(source) for row, source in enumerate(sources) if source.strip()}
-        order = sorted(ids_by_row, key=lambda row: len(ids_by_row[row]), reverse=True)
-        with tqdm(total=len(order), unit="segment", disable=not progress) as bar:
-            for start in range(0, len(order), self.batch_size):
-                rows = order[start : start + self.batch_size]
-                outputs_of_rows = self.generate_batch([ids_by_row[row] for row in rows], options)
-                for row, output in zip(rows, outputs_of_rows, strict=True):
-                    outputs[row] = output
-                bar.update(len(rows))
-        return outputs
+        """Translations in order, and whether each reached its limit; a blank source has an empty one.
 
+        A ValueError, before any compute, for a source of more tokens than the model has positions for.
+        """
+        ids = [[] if is_blank(source) else self.encode(source) for source in sources]
+        ids = [[] if len(source) <= self.num_added_tokens else source for source in ids]  # normalized to nothing
+        remedy = MORE_POSITIONS_REMEDY if self.is_exported else "give max_segment_tokens"
+        validate_source_lengths(ids, self.max_source_length, lambda number: repr(sources[number][:40]), remedy)
+        limits = self.model.target_limits(ids, options.get("max_new_tokens")) if self.is_exported else None
+        output = translate_in_batches(
+            ids,
+            partial(self.generate_batch, options=options),
+            batch_size=self.batch_size,
+            progress=progress,
+            max_target_lengths=limits,
+        )
+        return [(text.strip(), truncated) for text, truncated in zip(output.texts, output.truncated, strict=True)]
+
+    @torch.no_grad()
     def generate_batch(self, sources: list[list[int]], options: Mapping[str, Any]) -> list[tuple[str, bool]]:
-        limit = options.get("max_new_tokens", self.max_new_tokens(len(sources[0])))
-        sequences = self.generate_tokens(sources, {**options, "max_new_tokens": limit})
+        """The translations of one batch of token ids, and whether each reached its limit."""
+        if self.is_exported:
+            return self.model.translate_batch(sources, **{"max_new_tokens": None, **options})
+        if self.is_own:
+            translate_batch = translate_sources if self.config.is_encoder_decoder else continue_prompts
+            return translate_batch(self.model, sources, self.tokenizer, **options)
+        limit = self.max_new_tokens(len(sources[0]), options.get("max_new_tokens"))
+        sequences = self.generate_tokens(sources, {**options, "max_new_tokens": limit, "max_length": None})
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         # A forced end token stands at the limit; it is not the model's.
         pad = self.tokenizer.pad_token_id
         lengths = [sum(token != pad for token in row[1:]) for row in sequences]
-        return [(text.strip(), length >= limit) for text, length in zip(texts, lengths, strict=True)]
+        return [(text, length >= limit) for text, length in zip(texts, lengths, strict=True)]
 
     def generate_tokens(self, sources: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
         inputs = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.model.device)
         tokens: list[list[int]] = self.model.generate(**inputs, **options).tolist()
         return tokens
 
-    def max_new_tokens(self, source_length: int) -> int:
-        """Twice the source and 50 tokens, within the decoder's positions; never the model's own, shorter limit."""
-        limits = [getattr(self.model.config, name, None) for name in ("max_position_embeddings", "max_target_length")]
-        return min([2 * source_length + 50, *(limit - 1 for limit in limits if limit)])
+    def max_new_tokens(self, source_length: int, given: int | None = None) -> int:
+        """`given`, or twice the source and 50 tokens, within the decoder's positions; not the model's own limit."""
+        positions = getattr(self.config, "max_position_embeddings", None)
+        wanted = 2 * source_length + 50 if given is None else given
+        return wanted if positions is None else min(wanted, positions - 1)
 
     @torch.no_grad()
     def log_probabilities(self, source: str, translations: Sequence[str]) -> list[float]:
         """The mean log-probability of a token of each translation."""
+        if self.is_exported:
+            return [0.0] * len(translations)
+        inputs = torch.tensor([self.encode(source)], device=self.model.device)
         scores = []
         for text in translations:
-            inputs = self.tokenizer(self.direction.prefix + source, return_tensors="pt").to(self.model.device)
-            labels = self.tokenizer(text_target=text or " ", return_tensors="pt")["input_ids"].to(self.model.device)
-            scores.append(-float(self.model(**inputs, labels=labels).loss))
+            labels = torch.tensor([self.encode_target(text)], device=self.model.device)
+            logits = self.model(input_ids=inputs, labels=labels).logits
+            scores.append(mean_log_probability(logits[0], labels[0]))
         return scores
 
-
-def join_segments(segments: Sequence[Segment], translations: Sequence[str]) -> str:
-    """The translations with the blanks that stand around the segments, and one where the source's script needs none."""
-    text = ""
-    for segment, translation in zip(segments, translations, strict=True):
-        is_word_next = bool(translation) and not UNSPACED.match(translation[0])
-        if not segment.before and text and not text[-1].isspace() and is_word_next and not UNSPACED.match(text[-1]):
-            text += " "
-        text += segment.before + translation + segment.after
-    return text
+    def encode_target(self, text: str) -> list[int]:
+        """The tokens of a translation, as the decoder generates them."""
+        with self.tokenizer_lock:
+            ids: list[int] = self.tokenizer(text_target=text)["input_ids"]
+        first = self.generate_options.get("forced_bos_token_id")
+        return ids if first in (None, ids[0]) else [first, *ids]
 
 
-def report_lines(segments: Iterable[SegmentTranslation]) -> list[dict[str, Any]]:
-    """The doubtful segments as records: place, source, translation, reasons."""
-    return [asdict(segment) for segment in segments if segment.doubts]
+def mean_log_probability(logits_TV: torch.Tensor, tokens_T: torch.Tensor) -> float:
+    log_probs_TV = logits_TV.float().log_softmax(dim=-1)
+    return float(log_probs_TV.gather(-1, tokens_T[:, None]).mean())

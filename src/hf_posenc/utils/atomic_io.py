@@ -20,9 +20,10 @@ WRITE_COUNTER = count()
 OWN_TEMP_NAMES: set[str] = set()  # the temporary names that this process writes
 
 
-def atomic_write(path: Path, text: str) -> None:
-    """Write a file atomically: readers see the old or the new content."""
-    atomic_save(path, lambda temp_path: temp_path.write_text(text, encoding="utf-8", newline="\n"))
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a file atomically: readers see the old or the new content. A text is written as UTF-8."""
+    data = content.encode() if isinstance(content, str) else content
+    atomic_save(path, lambda temp_path: temp_path.write_bytes(data))
 
 
 def atomic_save(path: Path, save: Callable[[Path], object]) -> None:
