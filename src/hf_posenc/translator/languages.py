@@ -168,7 +168,13 @@ def standard_tag(code: str | None) -> str | None:
 
 
 def is_same_language(tag: "Language", other: "Language | None") -> bool:
-    return other is not None and tag.maximize().language == other.maximize().language
+    """Whether the languages are the same, or one is the main member of the other, such as cmn of zh."""
+    return other is not None and main_language(tag) == main_language(other)
+
+
+def main_language(tag: "Language") -> str | None:
+    language: str | None = tag.prefer_macrolanguage().maximize().language
+    return language
 
 
 def is_same_script(tag: "Language", other: "Language | None") -> bool:

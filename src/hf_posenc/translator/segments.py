@@ -20,6 +20,8 @@ CLAUSE_ENDS = (
     regex.compile(r"\X"),  # a character with its marks
 )
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+INITIAL = regex.compile(r"(?<!\p{L})\p{Lu}\.\s*$")
+CHARACTERS_PER_TOKEN = 16  # few texts have more
 
 CountTokens = Callable[[str], int]
 
@@ -47,13 +49,24 @@ def split_sentences(text: str, language: str | None) -> list[str]:
         import sentencex
     except ImportError:
         raise missing_extra_error("translate", "sentencex") from None
-    sentences: list[str] = sentencex.segment(primary_language(language), text) if text.strip() else [text]
+    sentences: list[str] = []
+    for piece in sentencex.segment(primary_language(language), text) if text.strip() else [text]:
+        if sentences and continues(sentences[-1], piece):
+            sentences[-1] += piece
+        else:
+            sentences.append(piece)
     return sentences
+
+
+def continues(before: str, after: str) -> bool:
+    """Whether a sentence goes on where the package divides it: after an initial, such as "M." of a French name, and in
+    Japanese after a quotation."""
+    return INITIAL.search(before) is not None or (before.endswith("\u300d") and after.startswith("\u3068"))
 
 
 def split_long(sentence: str, max_tokens: int, count_tokens: CountTokens) -> Iterator[str]:
     """The sentence itself, or parts of at most `max_tokens` tokens."""
-    while count_tokens(sentence) > max_tokens:
+    while is_too_long(sentence, max_tokens, count_tokens):
         end = longest_part(sentence, max_tokens, count_tokens)
         yield sentence[:end]
         sentence = sentence[end:]
@@ -61,16 +74,27 @@ def split_long(sentence: str, max_tokens: int, count_tokens: CountTokens) -> Ite
         yield sentence
 
 
+def is_too_long(sentence: str, max_tokens: int, count_tokens: CountTokens) -> bool:
+    """Whether a sentence has more than `max_tokens`; only the start of a very long one is counted, mostly."""
+    start = sentence[: CHARACTERS_PER_TOKEN * max_tokens]
+    return count_tokens(start) > max_tokens or (len(start) < len(sentence) and count_tokens(sentence) > max_tokens)
+
+
 def longest_part(sentence: str, max_tokens: int, count_tokens: CountTokens) -> int:
-    """Where the longest part ends that has at most `max_tokens`: at the strongest sign in its second half."""
+    """Where the longest part ends that has at most `max_tokens`: at the strongest sign in its second half.
+
+    It has one character at least.
+    """
     ends: list[int] = []
     for pattern in CLAUSE_ENDS:
-        candidates = [match.end() for match in pattern.finditer(sentence) if 0 < match.end() < len(sentence)]
+        candidates = (match.end() for match in pattern.finditer(sentence) if match.end() < len(sentence))
         # Tokens of a longer part are not always more by one, but never fewer: the search may stop at the first excess.
         ends = list(takewhile(lambda end: count_tokens(sentence[:end]) <= max_tokens, candidates))
         if ends and 2 * count_tokens(sentence[: ends[-1]]) >= max_tokens:
             return ends[-1]
-    return ends[-1] if ends else len(sentence)
+    first_character = CLAUSE_ENDS[-1].match(sentence)
+    assert first_character is not None
+    return ends[-1] if ends else first_character.end()
 
 
 def with_blanks_apart(piece: str) -> Segment:

@@ -113,7 +113,7 @@ class Translator:
         self.is_own = self.is_exported or hasattr(model, "translations")  # a model of this package
         self.config: Any = getattr(model, "config", None)  # CTranslate2 has none
         require(
-            self.is_own or self.config.is_encoder_decoder,
+            self.is_own or getattr(self.config, "is_encoder_decoder", False),
             f"A Translator must have an encoder-decoder, but {type(model).__name__} is none; name another model.",
         )
         generation_config = None if self.is_exported else model.generation_config
