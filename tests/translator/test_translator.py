@@ -43,6 +43,7 @@ def test_every_token_of_a_long_input_reaches_the_model(name: str, text: str, mon
     sources = [segment.source for segment in translation.segments]
     assert "".join("".join(sources).split()) == "".join(text.split())
     assert sorted(seen) == sorted(translator.encode(source) for source in sources)
+    assert not any(mark in translation.text for mark in ("__", "_Latn", "_XX"))
     assert max(map(len, seen)) <= (translator.max_source_length or 0)
     assert translator.max_new_tokens(40, 60) == 60, "not the 48 of the generation config"
 

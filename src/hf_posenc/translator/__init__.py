@@ -1,0 +1,1 @@
+"""Translation of whole documents by any translation model."""

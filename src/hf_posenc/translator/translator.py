@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -31,9 +31,11 @@ from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Tra
 from ..inference.loading import load_model
 from ..utils.atomic_io import atomic_write
 from .checks import Checked, Doubt, find_doubts, usual_ratio
-from .documents import TextDocument, read_document
-from .languages import TranslationDirection, choose_direction, script_of
+from .languages import TranslationDirection, choose_direction, language_tokens, script_of
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
+
+if TYPE_CHECKING:
+    from .documents import TextDocument
 
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
 # Positions that a model has a table for, by the names of its config.
@@ -132,6 +134,9 @@ class Translator:
             self.tokenizer.src_lang = self.direction.source_code
         if self.direction.target_code:
             self.tokenizer.tgt_lang = self.direction.target_code
+        # Not every saved tokenizer of M2M-100 marks them as special; they are never text.
+        tokens = list(language_tokens(tokenizer).values()) if self.direction.target_code else []
+        self.language_ids = set(self.tokenizer.convert_tokens_to_ids(tokens))
         self.batch_size = batch_size
         defaults = {"num_beams": 5} if self.is_exported else decoding_defaults(generation_config)
         self.generate_options = {**defaults, **self.direction.generate, **generate}
@@ -187,13 +192,15 @@ class Translator:
 
         See `read_document` for forms and errors.
         """
+        from .documents import read_document  # parsers that `import hf_posenc` does not need
+
         require_new(output)
         document = read_document(path, form, field)
         segments = self.translate_document(document, progress=progress)
         atomic_write(output, document.to_bytes())
         return segments
 
-    def translate_document(self, document: TextDocument, *, progress: bool = False) -> list[SegmentTranslation]:
+    def translate_document(self, document: "TextDocument", *, progress: bool = False) -> list[SegmentTranslation]:
         """Replace the texts of a document by their translations, and return the segments."""
         parts = document.texts
         places = [part.place or "" for part in parts]
@@ -311,7 +318,8 @@ class Translator:
             return translate_batch(self.model, sources, self.tokenizer, **options)
         limit = self.max_new_tokens(len(sources[0]), options.get("max_new_tokens"))
         sequences = self.generate_tokens(sources, {**options, "max_new_tokens": limit, "max_length": None})
-        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        kept = [[token for token in row if token not in self.language_ids] for row in sequences]
+        texts = self.tokenizer.batch_decode(kept, skip_special_tokens=True)
         # A forced end token stands at the limit; it is not the model's.
         pad = self.tokenizer.pad_token_id
         lengths = [sum(token != pad for token in row[1:]) for row in sequences]
