@@ -11,6 +11,7 @@ from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding,
 from .encodings.positions import AttentionContext, distance
 from .encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .encodings.sinusoidal import sinusoids
+from .hosts.position_table import lengthen_table
 from .hosts.replacement import replace_positions
 from .hub.version import __version__
 from .inference.ctranslate2_engine import CTranslate2Translator, to_ctranslate2
@@ -60,6 +61,7 @@ __all__ = [
     "convert_encodings",
     "distance",
     "from_transformers",
+    "lengthen_table",
     "load_length_buckets",
     "load_translation_audit",
     "measure_length",

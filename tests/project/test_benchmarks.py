@@ -21,7 +21,7 @@ import yaml
 from support.experiments import TINY as SETTINGS
 from support.measured import character_tokenizer, vocabulary
 from support.models import ALIGNED, EVERY_ENCODING, tiny_model, translator
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.lab.config.loading import load_experiment
@@ -474,3 +474,47 @@ def test_changed_positions_are_compared_with_the_model_as_it_is(
     assert report["edges"] == [0, 256, 512] and all(len(values[0]) == 2 for values in losses.values())
     assert losses["window 128, 0 sinks"] != losses["window 128, 4 sinks"] != losses["as it is"] != losses["YaRN x 2"]
     assert table.count("\n| ") == len(losses) + 1 and "1.00" in table
+
+
+def test_lengthened_encoders_are_compared_by_retrieval(
+    benchmark: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, talks, speeches = tmp_path.parent / "bert", tmp_path.parent / "talks.txt", tmp_path.parent / "speeches.txt"
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokenizer = character_tokenizer()
+    tokenizer.add_special_tokens({"cls_token": "<s>", "sep_token": "</s>"})
+    tokenizer.save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=512, **sizes)).save_pretrained(folder)
+    talks.write_text("\n\n".join(["a talk to all " * 40] * 4), encoding="utf-8")
+    words = ("house", "garden", "street", "dog", "cat", "tree", "river", "bird")
+    speeches.write_text("\n\n".join(f"the {word} and a {word} " * 5 for word in words), encoding="utf-8")
+    monkeypatch.chdir(tmp_path.parent)
+    texts = ["--documents", str(talks), "--passages", str(speeches), "--train", str(talks)]
+    options = ["--lengths", "512", "700", "--count", "2", "--steps", "2", "--save", "tiny"]
+    report, table = benchmark("lengthen_encoder", str(folder), *texts, *options, tiny=[])
+    rank_lists = [ranks for found in report["ranks"].values() for ranks in found.values()]
+    assert all(len(ranks) == 8 and set(ranks) <= {1, 2} for ranks in rank_lists)
+    assert report["ranks"]["first 512 tokens"]["512"] == report["ranks"]["windows of 512, max"]["512"]
+    assert table.count("\n| ") == len(report["ranks"]) + 1
+
+
+def test_a_planted_passage_stands_at_its_depth_and_its_rank_is_that_of_a_plain_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = importlib.import_module("lengthen_encoder")
+    passages = [[-part] * part for part in (1, 2, 3, 4)]
+    ids = module.with_passages(list(range(500)), passages, 92)
+    assert len(ids) == 90 and [token for token in ids if token >= 0] == list(range(80))
+    for depth, passage in zip(module.DEPTHS, passages, strict=True):
+        start = ids.index(passage[0])
+        assert ids[start : start + len(passage)] == passage and ids[start - 1] == round(depth * 80) - 1
+    assert [len(window) for window in module.windows(list(range(1022)), 512)] == [340, 341, 341]
+    queries = torch.randn(8, 5)
+    documents = [torch.randn(3, 5), torch.randn(1, 5)]
+    expected = []
+    for number, query in enumerate(queries):
+        best = [max(float(query @ vector) for vector in document) for document in documents]
+        expected.append(1 + sum(score > best[number // 4] for score in best))
+    assert module.ranks(queries, documents) == expected

@@ -115,6 +115,7 @@ def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(subtest
         "CTranslate2Translator",
         "convert_encodings",
         "from_transformers",
+        "lengthen_table",
         "load_length_buckets",
         "load_translation_audit",
         "measure_length",
