@@ -1,6 +1,6 @@
 """What a pretrained language model loses or gains by other positions, without training: perplexity by position.
 
-    python benchmarks/changed_positions.py MODEL TEXT [TEXT ...] --length 4096 [--gguf FILE] [--save NAME]
+    python benchmarks/changed_positions.py MODEL TEXT [TEXT ...] --length 4096 [--rows ROW ...] [--save NAME]
 
 Each document gives one block of `--length` tokens, the same for all rows. Each row is the model after
 `hf_posenc.replace_positions`. A row's perplexity at some positions is compared with that of the model as it is on the
@@ -97,17 +97,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--rows", nargs="+", help="names of the rows to measure, beside 'as it is'; all by default")
+    parser.add_argument("--dtype", default="float32", help="of the weights, such as bfloat16")
     parser.add_argument("--gguf")
     parser.add_argument("--save", default="changed-positions", help="name in benchmarks/results")
     options = parser.parse_args(arguments)
-    model, tokenizer = load_for_measuring(options.model, gguf_file=options.gguf)
+    model, tokenizer = load_for_measuring(options.model, dtype=options.dtype, gguf_file=options.gguf)
     documents = [encode(tokenizer, path.read_text(encoding="utf-8")) for path in options.texts]
     blocks = make_blocks(documents, prefix_tokens(tokenizer), options.length, options.blocks)
     edges, claimed = edges_of(options.length), model.config.max_position_embeddings
     state = Path(f".{options.save}.unfinished.json")
     found: dict[str, list[list[float]]] = json.loads(state.read_text()) if state.exists() else {}
-    for name, changed in rows(options.length, claimed).items():
-        if name not in found:
+    changes = rows(options.length, claimed)
+    if unknown := sorted({*(options.rows or [])} - changes.keys()):
+        parser.error(f"--rows must be among {', '.join(changes)}, but it has {', '.join(unknown)}; choose others.")
+    for name, changed in changes.items():
+        is_measured = not options.rows or name in ("as it is", *options.rows)
+        if is_measured and name not in found:
             found[name] = losses_by_position(changed(copy.deepcopy(model)), blocks, edges, name)
             atomic_write(state, json.dumps(found))
     losses = {name: np.array(values) for name, values in found.items()}
@@ -121,9 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     note = (
         f"Perplexity at these positions of {len(blocks)} blocks of {options.length} tokens, one a document where there "
         "are as many; in brackets the ratio to the model as it is, on the same tokens, with a 95 % bootstrap interval "
-        f"over blocks. {describe_machine(machine)}."
+        f"over blocks. Weights in {options.dtype}. {describe_machine(machine)}."
     )
-    save({"machine": machine, "edges": edges, "losses": found}, "\n".join([*lines, "", note]), options.save)
+    save(
+        {"machine": machine, "dtype": options.dtype, "edges": edges, "losses": found},
+        "\n".join([*lines, "", note]),
+        options.save,
+    )
     state.unlink()
 
 

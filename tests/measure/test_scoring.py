@@ -7,6 +7,7 @@ from support.measured import LENGTHS, character_tokenizer, copy_model, periodic_
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from hf_posenc import replace_positions
 from hf_posenc.measure import scoring
 from hf_posenc.measure.parts import DEPTHS, Job, context_loss, loss_by_position, retrieval
 from hf_posenc.measure.scoring import mean_with_interval, score_tokens
@@ -51,6 +52,16 @@ def test_losses_in_pieces_are_those_of_the_model(architecture: str, monkeypatch:
     torch.testing.assert_close(score_tokens(model, ids_T, 9)[0], reference_N[8:], atol=1e-5, rtol=1e-5)
     with torch.no_grad():  # the model is whole again
         torch.testing.assert_close(model(ids_T[None]).logits, outputs.logits)
+
+
+def test_a_model_with_replaced_positions_is_scored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hooks compute positions for all tokens, not for a piece of them."""
+    model = replace_positions(tiny_model("llama"), "rotary+window", window_size=3, window_sinks=1)
+    ids_T = torch.randint(3, 29, (23,))
+    whole_N, _ = score_tokens(model, ids_T)
+    monkeypatch.setattr(scoring, "MAX_LOGITS", 5 * model.config.vocab_size)
+    torch.testing.assert_close(score_tokens(model, ids_T)[0], whole_N, atol=1e-5, rtol=1e-5)
+    assert type(model.base_model).__name__ == "LlamaModel"  # whole again
 
 
 def make_job(model: PreTrainedModel, prefix: list[int]) -> Job:

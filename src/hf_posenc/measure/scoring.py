@@ -36,42 +36,53 @@ def logits_in_pieces(model: PreTrainedModel, ids_1T: Tensor, start: int) -> Iter
     """The logits (N, V) at the positions from `start` to the last but one, in pieces of at most MAX_LOGITS numbers.
 
     The body of the model runs once. Then the whole model runs on pieces of its hidden states, so that what a model does
-    to its logits is done here too, such as scaling or capping them. A model whose `forward` does not call its body as a
-    module runs at once.
+    to its logits is done here too, such as scaling or capping them. Hooks of the body see one call, with all tokens. A
+    model whose `forward` does not call its body as a module runs at once.
     """
     end, body = ids_1T.shape[1] - 1, model.base_model
     piece = max(1, MAX_LOGITS // model.config.get_text_config().vocab_size)
     if body is not model and end - start > piece:
         outputs = body(input_ids=ids_1T, use_cache=False)
-        with replaced_body(body, outputs) as state:
+        with sliced_body(model, outputs) as sliced:
             for first in range(start, end, piece):
-                state["slice"] = slice(first, min(first + piece, end))
-                logits_1NV = model(input_ids=ids_1T[:, state["slice"]], use_cache=False).logits
-                if not state["calls"]:
+                sliced.slice = slice(first, min(first + piece, end))
+                logits_1NV = model(input_ids=ids_1T[:, sliced.slice], use_cache=False).logits
+                if not sliced.num_calls:
                     break
                 yield logits_1NV[0]
-        if state["calls"]:
+        if sliced.num_calls:
             return
     yield model(input_ids=ids_1T, use_cache=False).logits[0, start:end]
 
 
+class SlicedBody(nn.Module):
+    """In place of a model's body: it returns a slice of hidden states that the body has computed, and counts its calls.
+
+    The hooks of the body do not run again; all other attributes are those of the body.
+    """
+
+    def __init__(self, body: nn.Module, outputs: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "body", body)  # not as a submodule
+        self.outputs, self.slice, self.num_calls = outputs, slice(None), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "body"), name)
+
+    def forward(self, *args: object, **kwargs: object) -> Any:
+        self.num_calls += 1
+        return type(self.outputs)(last_hidden_state=self.outputs.last_hidden_state[:, self.slice])
+
+
 @contextmanager
-def replaced_body(body: nn.Module, outputs: Any) -> Iterator[dict[str, Any]]:
-    """Context manager: `body` returns a slice of the hidden states in `outputs`, state["slice"]; counts its calls."""
-    state: dict[str, Any] = {"calls": 0}
-
-    def forward(*args: object, **kwargs: object) -> Any:
-        state["calls"] += 1
-        return type(outputs)(last_hidden_state=outputs.last_hidden_state[:, state["slice"]])
-
-    own_forward = vars(body).get("forward")  # that of accelerate, for models on several devices
-    body.forward = forward
+def sliced_body(model: PreTrainedModel, outputs: Any) -> Iterator[SlicedBody]:
+    """Context manager: the body of a model returns slices of its hidden states in `outputs`."""
+    name, body = model.base_model_prefix, model.base_model
+    setattr(model, name, sliced := SlicedBody(body, outputs))
     try:
-        yield state
+        yield sliced
     finally:
-        del body.forward
-        if own_forward is not None:
-            body.forward = own_forward
+        setattr(model, name, body)
 
 
 def mean_with_interval(values: Sequence[float], groups: Sequence[int] | None = None) -> dict[str, Any]:
