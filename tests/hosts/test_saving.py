@@ -2,8 +2,10 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from hosts import host, replaced, tokens
 from support.environments import ROOT
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.quantizers.quantizer_gguf import GgufConfig, GgufHfQuantizer
 
 import hf_posenc
 from hf_posenc.hosts.modeling_posenc_host import stack_of
@@ -103,3 +106,27 @@ def test_a_scaled_rotation_is_saved(tmp_path):
     assert torch.equal(loaded(ids).logits, model(ids).logits)
     assert not torch.equal(loaded(ids).logits, host("llama")(ids).logits)
     assert stack_of(loaded).posenc.rotary is not None
+
+
+@torch.no_grad()
+def test_a_pickled_or_moved_model_is_the_same():
+    model, ids = replaced("llama", "t5+window", window_size=5), tokens(2, 12)
+    again = pickle.loads(pickle.dumps(model))
+    assert type(again) is type(model) and torch.equal(again(ids).logits, model(ids).logits)
+    moved = deepcopy(model).double().float()
+    assert torch.equal(moved(ids).logits, model(ids).logits)
+    assert model.to(torch.bfloat16)(ids).logits.dtype == torch.bfloat16
+
+
+def test_weights_that_were_dequantized_are_saved(tmp_path):
+    """transformers marks a model from a GGUF file as quantized, and does not save it, though its weights are plain."""
+    model, ids = host("llama"), tokens(2, 12)
+    model.config.quantization_config = GgufConfig(dequantize=True)
+    model.hf_quantizer = GgufHfQuantizer(model.config.quantization_config)
+    with pytest.raises(ValueError, match="not serializable"):
+        model.save_pretrained(tmp_path)
+    model = hf_posenc.replace_positions(model, "rotary+window", window_size=5)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)

@@ -188,6 +188,7 @@ def with_config(model: PreTrainedModel, config: Any) -> Any:
     old_encodings = getattr(base, "posenc", None)
     if old_encodings is None:
         model.__class__ = host_model_class(CLASS_PREFIX + type(model).__name__)
+        forget_dequantized_file(model, config)
     for module in model.modules():
         if getattr(module, "config", None) is old_config:
             module.config = config
@@ -206,3 +207,11 @@ def with_config(model: PreTrainedModel, config: Any) -> Any:
     implementation = old_config._attn_implementation.removeprefix(IMPLEMENTATION_PREFIX)
     model.set_attn_implementation(IMPLEMENTATION_PREFIX + implementation)
     return model
+
+
+def forget_dequantized_file(model: PreTrainedModel, config: PreTrainedConfig) -> None:
+    """Drop the mark of quantization of a model whose weights are plain, as from a GGUF file: it prevents saving."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and getattr(quantizer.quantization_config, "dequantize", False):
+        model.hf_quantizer = None
+        del config.quantization_config
