@@ -457,9 +457,9 @@ def test_a_pass_calls_few_functions_of_our_own(monkeypatch: pytest.MonkeyPatch, 
     assert all(int(count) <= most for count, most in zip(rows[1], (16, 7, 7, 45), strict=True))
 
 
-def test_changed_positions_are_compared_with_the_model_as_it_is(
-    benchmark: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def model_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The paths of a tiny model and of a text, outside the working folder of the benchmark's results."""
     folder, text = tmp_path.parent / "llama", tmp_path.parent / "text.txt"
     config = LlamaConfig(
         vocab_size=vocabulary(), hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2
@@ -468,8 +468,13 @@ def test_changed_positions_are_compared_with_the_model_as_it_is(
     character_tokenizer().save_pretrained(folder)
     text.write_text("a text " * 80, encoding="utf-8")
     monkeypatch.chdir(tmp_path.parent)
-    arguments = [str(folder), str(text), "--length", "512", "--save", "tiny"]
-    report, table = benchmark("changed_positions", *arguments, tiny=[])
+    return str(folder), str(text)
+
+
+def test_changed_positions_are_compared_with_the_model_as_it_is(
+    benchmark: Callable[..., tuple[dict[str, Any], str]], model_and_text: tuple[str, str]
+) -> None:
+    report, table = benchmark("changed_positions", *model_and_text, "--length", "512", "--save", "tiny", tiny=[])
     losses = report["losses"]
     assert report["edges"] == [0, 256, 512] and all(len(values[0]) == 2 for values in losses.values())
     assert losses["window 128, 0 sinks"] != losses["window 128, 4 sinks"] != losses["as it is"] != losses["YaRN x 2"]
@@ -518,3 +523,20 @@ def test_a_planted_passage_stands_at_its_depth_and_its_rank_is_that_of_a_plain_l
         best = [max(float(query @ vector) for vector in document) for document in documents]
         expected.append(1 + sum(score > best[number // 4] for score in best))
     assert module.ranks(queries, documents) == expected
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT reads it
+def test_a_recalibrated_model_is_compared_with_the_untrained_one(
+    benchmark: Callable[..., tuple[dict[str, Any], str]], model_and_text: tuple[str, str]
+) -> None:
+    pytest.importorskip("peft")
+    model, text = model_and_text
+    texts = ["--train", text, "--test", text, "--seeds", "1", "2", "--steps", "3"]
+    sizes = ["--length", "64", "--test-length", "512", "--save", "tiny"]
+    report, table = benchmark("recalibration", model, *texts, *sizes, tiny=[])
+    assert report["losses"].keys() == {"as it is", "none in every 4th layer", "none"}
+    for losses in report["losses"].values():
+        assert losses.keys() == {"0", "1", "2"}
+        assert losses["1"] != losses["0"] != losses["2"] and losses["1"] != losses["2"]
+        assert losses["1"][0][0] < losses["0"][0][0]  # the text is that of the training
+    assert table.count("→") == 6 + 1  # in each cell, and in the note
