@@ -55,7 +55,7 @@ FAULTS: dict[str, Callable[[Pair, random.Random], str | None]] = {
     "another script": lambda pair, rng: pair[1].lower().translate(CYRILLIC),
     "another number": change_a_number,
     "without a link": drop_a_link,
-    "of another sentence": lambda pair, rng: None,
+    "most of the source": lambda pair, rng: f'In German, "{pair[0][: 3 * len(pair[0]) // 4]}".',
 }
 
 

@@ -10,24 +10,27 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 import numpy as np
 import regex
 
+from .segments import UNSPACED
+
 NUMBER = regex.compile(r"\d+(?:[., \u00a0\u202f'\u2019]\d{3})*(?:[.,]\d+)?")
 LINK = regex.compile(r"(?:https?://|www\.)[^\s<>\"')\]]+|[\w.+-]+@[\w-]+\.[\w.]+")
 TAG = regex.compile(r"</?[a-zA-Z][^<>]*>|\{\w*\}|%[sd]|\$\{\w+\}")
-WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+WORD = regex.compile(rf"{UNSPACED.pattern}|[\p{{L}}\p{{M}}\p{{N}}--{UNSPACED.pattern}]+", regex.V1)
 MIN_SEGMENTS = 30  # for a spread of length ratios
 MIN_RATIO_SPREAD = 0.13  # of log ratios; the spread of a very uniform text is not a rule
 MAX_DEVIATIONS = 4.0
 MIN_CHARACTERS = 20  # of a source whose length ratio, script or copying says something
 MIN_PROPORTION = 0.3  # of a sentence that no spread is known for
 MAX_PROPORTION = 4.0
-MAX_PERIOD = 30  # words of a loop
+MAX_PERIOD = 30  # words of a loop; a character is a word where a script has no blanks
 MIN_LOOP_REPEATS, MIN_LOOP_WORDS = 3, 6
 MAX_COMPRESSION = 2.5  # times the source's
-MIN_COPIED_WORDS = 4
+MIN_COPIED_WORDS = 3  # without a capital, which names have
 MIN_SCRIPT_SHARE = 0.5
 
 
@@ -120,17 +123,18 @@ def compression(text: str) -> float:
 
 
 def copied(pair: Checked) -> str | None:
-    """A source that was not translated."""
-    if pair.same_language:
+    """Half of the source or more, word by word in the translation. Numbers and words with a capital may be names."""
+    if pair.same_language or len(pair.source) < MIN_CHARACTERS:
         return None
-    source, translation = (WORD.findall(text.casefold()) for text in (pair.source, pair.translation))
-    words = [word for word in source if not word.isdigit()]
-    if len(words) < MIN_COPIED_WORDS or len(pair.source) < MIN_CHARACTERS:
+    words = WORD.findall(pair.source)
+    source, translation = [word.casefold() for word in words], WORD.findall(pair.translation.casefold())
+    if 2 * (Counter(source) & Counter(translation)).total() < len(source):
         return None
-    num_common = (Counter(source) & Counter(translation)).total()
-    if num_common >= 0.9 * max(len(source), len(translation)):
-        return "the translation has the words of the source"
-    return None
+    start, _, length = SequenceMatcher(None, source, translation, autojunk=False).find_longest_match()
+    is_name = [word.isdigit() or word[0].isupper() for word in words[start : start + length]]
+    if 2 * length < len(source) or is_name.count(False) < MIN_COPIED_WORDS:
+        return None
+    return f"{' '.join(words[start : start + length])[:60]!r} of the source stands in the translation"
 
 
 def other_script(pair: Checked) -> str | None:

@@ -32,6 +32,7 @@ from ..inference.loading import load_model
 from ..utils.atomic_io import atomic_write
 from .checks import Checked, Doubt, find_doubts, usual_ratio
 from .languages import TranslationDirection, choose_direction, language_tokens, script_of
+from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
 # Positions that a model has a table for, by the names of its config.
 POSITION_LIMITS = ("max_position_embeddings", "max_source_length")
-REPAIRS: tuple[Mapping[str, Any], ...] = (
-    {"num_beams": 8, "repetition_penalty": 1.2},
-    {"num_beams": 4, "no_repeat_ngram_size": 4, "length_penalty": 1.2},
-)
 
 
 @dataclass
@@ -99,6 +96,9 @@ class Translator:
     that cannot be used.
     """
 
+    architecture = "an encoder-decoder"
+    is_encoder_decoder = True
+
     def __init__(
         self,
         model: Any,
@@ -115,8 +115,9 @@ class Translator:
         self.is_own = self.is_exported or hasattr(model, "translations")  # a model of this package
         self.config: Any = getattr(model, "config", None)  # CTranslate2 has none
         require(
-            self.is_own or getattr(self.config, "is_encoder_decoder", False),
-            f"A Translator must have an encoder-decoder, but {type(model).__name__} is none; name another model.",
+            self.is_own or getattr(self.config, "is_encoder_decoder", False) == self.is_encoder_decoder,
+            f"{type(self).__name__} must have {self.architecture}, but {type(model).__name__} is none; name another "
+            "model. Translator is for encoder-decoders, CausalTranslator for causal language models.",
         )
         generation_config = None if self.is_exported else model.generation_config
         require(
@@ -242,32 +243,17 @@ class Translator:
         return find_doubts(Checked(source, text, was_cut, ratio, self.target_script, is_same))
 
     def repair_segments(self, doubtful: Sequence[SegmentTranslation], ratio: tuple[float, float] | None) -> None:
-        """Try doubtful segments again, and keep the best candidate of each."""
-        sources = [result.source for result in doubtful]
-        tries = [self.generate(sources, {**self.generate_options, **options}) for options in REPAIRS]
-        tries.append(self.translate_halves(sources))
-        for row, result in enumerate(doubtful):
-            candidates = [(result.translation, result.doubts)]
-            for texts in tries:
-                text, was_cut = texts[row]
-                candidates.append((text, self.doubts(result.source, text, was_cut, ratio)))
-            fewest = min(len(doubts) for _, doubts in candidates)
-            best = [candidate for candidate in candidates if len(candidate[1]) == fewest]
-            scores = self.log_probabilities(result.source, [text for text, _ in best]) if len(best) > 1 else [0.0]
-            text, doubts = best[scores.index(max(scores))]
+        """Replace doubtful translations by their best candidates."""
+
+        def find(source: str, text: str, was_cut: bool) -> list[Doubt]:
+            return self.doubts(source, text, was_cut, ratio)
+
+        first = [(result.translation, result.doubts) for result in doubtful]
+        chosen = repair(self, [result.source for result in doubtful], first, find)
+        for result, (text, doubts) in zip(doubtful, chosen, strict=True):
             result.repaired = text != result.translation
             result.translation, result.doubts = text, doubts
 
-    def translate_halves(self, sources: Sequence[str]) -> list[tuple[str, bool]]:
-        """The translations of segments in parts of at most half their tokens."""
-        parts = [self.split(source, max(8, (self.count(source) + 1) // 2)) for source in sources]
-        flat = iter(self.generate([part.text for text in parts for part in text], self.generate_options))
-        outputs = []
-        for segments in parts:
-            translated = [next(flat) for _ in segments]
-            text = join_segments(segments, [words for words, _ in translated])
-            outputs.append((text.strip(), any(was_cut for _, was_cut in translated)))
-        return outputs
 
     def split(self, text: str, max_tokens: int | None) -> list[Segment]:
         """The segments of a text; the text as a whole without a maximum."""
