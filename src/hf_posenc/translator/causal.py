@@ -76,13 +76,12 @@ class CausalTranslator(Translator):
         return ids
 
     def generate_tokens(self, sources: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
-        """A first token, which is no part of the translation, and the new tokens of each prompt."""
+        """The new tokens of each prompt, after a padding token in the place of a decoder's start token."""
         inputs = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.model.device)
         if "stop_strings" in options:
             options = {**options, "tokenizer": self.tokenizer}
-        sequences = self.model.generate(**inputs, **options)
-        tokens: list[list[int]] = sequences[:, inputs["input_ids"].shape[1] - 1 :].tolist()
-        return tokens
+        sequences = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
+        return [[self.tokenizer.pad_token_id, *row] for row in sequences.tolist()]
 
     def max_new_tokens(self, source_length: int) -> int:
         """Twice the text and 50 tokens, within the model's positions."""
