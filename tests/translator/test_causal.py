@@ -1,5 +1,6 @@
 """Translation by a causal model: prompts, equal results in batches and alone, and refusals."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from hf_posenc.lab import cli
 from hf_posenc.translator.causal import CausalTranslator
 from hf_posenc.translator.translator import Translator
 
@@ -58,7 +60,9 @@ def test_without_a_template_the_prompt_is_a_chat(model: LlamaForCausalLM) -> Non
 
 
 def test_a_batch_has_the_results_of_each_text_alone(model: LlamaForCausalLM) -> None:
-    translator = CausalTranslator(model, make_tokenizer(), "de", "en", prompt_template=TEMPLATE, max_new_tokens=6)
+    translator = CausalTranslator(
+        model, make_tokenizer(), "de", "en", prompt_template=TEMPLATE, max_new_tokens=6, num_beams=1
+    )
     together = translator.generate(TEXTS, translator.generate_options)
     assert together == [translator.generate([text], translator.generate_options)[0] for text in TEXTS]
     assert len({text for text, _ in together}) > 1, "outputs depend on the text"
@@ -106,5 +110,30 @@ def test_what_cannot_be_used_is_refused(model: LlamaForCausalLM, options: dict[s
 
 
 def test_the_other_architecture_is_refused(model: LlamaForCausalLM) -> None:
-    with pytest.raises(ValueError, match="LlamaForCausalLM was given to Translator"):
+    with pytest.raises(ValueError, match="must have an encoder-decoder, but LlamaForCausalLM"):
         Translator(model, make_tokenizer())
+
+
+def test_the_command_takes_a_template(
+    model: LlamaForCausalLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    languages = ["--source-language", "de", "--target-language", "en"]
+    options = [*languages, "--num-beams", "1", "--max-new-tokens", "6", "--no-repair"]
+    cli.main(
+        [
+            "translate",
+            str(tmp_path / "model"),
+            "--input",
+            str(tmp_path / "in.txt"),
+            "--prompt-template",
+            TEMPLATE,
+            *options,
+        ]
+    )
+    translator = CausalTranslator(
+        model, make_tokenizer(), "de", "en", prompt_template=TEMPLATE, num_beams=1, max_new_tokens=6, repair=False
+    )
+    assert capsys.readouterr().out == "".join(f"{result}\n" for result in translator(TEXTS))

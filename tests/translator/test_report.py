@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_posenc.lab import cli
 from hf_posenc.translator.checks import Doubt
 from hf_posenc.translator.report import validate_report_path, write_report
 from hf_posenc.translator.translator import SegmentTranslation
@@ -62,3 +63,22 @@ def test_a_record_has_the_doubtful_segments(tmp_path: Path) -> None:
 def test_a_report_of_another_form_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\.json or \.html"):
         validate_report_path(Path("r.txt"))
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_the_command_reports_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The translations of a random model are doubtful."""
+    pytest.importorskip("sentencepiece")
+    (tmp_path / "in.txt").write_text("Das kleine Haus steht am Meer.\n\nNoch ein Satz steht hier.\n", encoding="utf-8")
+    model = str(Path(__file__).parent / "fixtures" / "marian")
+    arguments = ["translate", model, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+    arguments += ["--num-beams", "1", "--max-new-tokens", "4", "--report", str(tmp_path / "r.json")]
+    with pytest.raises(SystemExit) as exited:
+        cli.main([*arguments, "--fail-on-doubtful"])
+    record = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert exited.value.code == 3
+    assert [doubt["place"] for doubt in record["doubts"]] == ["line 1", "line 3"]
+    assert len((tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")) == 4, "the translation is written, too"
+    assert "2 of 2 segments are doubtful" in capsys.readouterr().err
+    (tmp_path / "out.txt").unlink()
+    cli.main(arguments)

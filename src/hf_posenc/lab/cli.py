@@ -219,6 +219,11 @@ def add_translation_commands(add_command: AddCommand) -> None:
     )
     command.add_argument("--segment-tokens", type=positive_int, metavar="N", help=segment_help)
     command.add_argument("--no-repair", action="store_true", help="translate doubtful segments once only")
+    report_help = "write all segments, and why some are doubtful: a page (.html), or the doubtful alone (.json)"
+    command.add_argument("--report", type=path_argument, metavar="FILE", help=report_help)
+    command.add_argument("--fail-on-doubtful", action="store_true", help="exit with 3 if a segment stays doubtful")
+    prompt_help = "of a causal language model, with {text}, {source_language}, {target_language} (default: its chat)"
+    command.add_argument("--prompt-template", metavar="TEXT", help=prompt_help)
     output_help = "a new file (default: standard output); the same command resumes after a kill"
     command.add_argument("--output", type=path_argument, metavar="FILE", help=output_help)
     beams_help = "width of the beam (default: the model's own, or 5); --stream is greedy"

@@ -21,6 +21,8 @@ from ..inference.loading import checkpoint_name, load_model, model_folder, silen
 from ..inference.onnx_engine import to_onnx
 from ..transformer.configuration_posenc import PosEncConfig
 from ..translator.documents import TextDocument, parse_document, read_document
+from ..translator.report import validate_report_path
+from ..translator.report import write_report as write_translation_report
 from ..translator.translation_job import TranslationJob, translate_document, translate_to_file
 from ..translator.translator import SegmentTranslation
 from ..utils.atomic_io import atomic_write
@@ -29,6 +31,8 @@ from ..utils.run_folder import RunPaths
 from ..utils.text_io import read_lines, read_stream
 from .config.yaml_io import Section, merge, parse_override
 from .data.readers import expand_home
+
+DOUBTFUL_STATUS = 3  # 1 is any error, and 2 an error of usage
 
 if TYPE_CHECKING:
     from .results.saved_runs import SavedRow
@@ -162,6 +166,8 @@ def translate(options: argparse.Namespace) -> None:
         translate_stream(options)
         return
     job = translation_job(options)
+    if options.report:
+        validate_report_path(options.report)
     if options.input:
         document = read_document(options.input, options.form, options.field)
     else:
@@ -169,9 +175,15 @@ def translate(options: argparse.Namespace) -> None:
         document = parse_document(content, name, options.form or "lines", options.field)
     kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
     if options.output:
-        translate_to_file(document, options.output, job, **kwargs)
+        segments = translate_to_file(document, options.output, job, **kwargs)
     else:
-        print_translation(document, job, **kwargs)
+        segments = print_translation(document, job, **kwargs)
+    if options.report:
+        write_translation_report(options.report, segments, f"Translation of {options.input or 'standard input'}")
+    num_doubtful = sum(bool(segment.doubts) for segment in segments)
+    if options.fail_on_doubtful and num_doubtful:
+        print(f"{num_doubtful} of {len(segments)} segments are doubtful.", file=sys.stderr)
+        sys.exit(DOUBTFUL_STATUS)
 
 
 def translation_job(options: argparse.Namespace) -> TranslationJob:
@@ -188,6 +200,7 @@ def translation_job(options: argparse.Namespace) -> TranslationJob:
         target_language=options.target_language,
         max_segment_tokens=options.segment_tokens,
         repair=not options.no_repair,
+        prompt_template=options.prompt_template,
     )
 
 
@@ -211,8 +224,9 @@ def print_translation(document: TextDocument, job: TranslationJob, **kwargs: Any
 
 def translate_stream(options: argparse.Namespace) -> None:
     """Translate the input as one text, word by word."""
-    names = ("output", "batch_size", "max_new_tokens", "segment_tokens", "form", "no_repair")
-    for name, default in {**dict.fromkeys(names), "no_repair": False, "num_processes": 1}.items():
+    names = ("output", "batch_size", "max_new_tokens", "segment_tokens", "form", "report", "prompt_template")
+    flags = dict.fromkeys(("no_repair", "fail_on_doubtful"), False)
+    for name, default in {**dict.fromkeys(names), **flags, "num_processes": 1}.items():
         if getattr(options, name) != default:
             raise ValueError(
                 f"--stream writes one translation of any length to standard output, but --{name.replace('_', '-')} was "

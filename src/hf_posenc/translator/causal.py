@@ -29,6 +29,7 @@ class CausalTranslator(Translator):
     fields, for a tokenizer without a chat template, and for missing languages.
     """
 
+    architecture = "a causal language model"
     is_encoder_decoder = False
 
     def __init__(
@@ -67,12 +68,14 @@ class CausalTranslator(Translator):
     def encode(self, text: str) -> list[int]:
         """The tokens of the prompt with a text."""
         values = {"text": text, **self.language_names}
-        if self.prompt_template is not None:
-            ids: list[int] = self.tokenizer(self.prompt_template.format(**values), verbose=False)["input_ids"]
-            return ids
-        messages = [{"role": "user", "content": INSTRUCTION.format(**values)}]
-        prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        ids = self.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        with self.tokenizer_lock:
+            if self.prompt_template is not None:
+                encoded = self.tokenizer(self.prompt_template.format(**values), verbose=False)
+            else:
+                messages = [{"role": "user", "content": INSTRUCTION.format(**values)}]
+                prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+                encoded = self.tokenizer(prompt, add_special_tokens=False, verbose=False)
+        ids: list[int] = encoded["input_ids"]
         return ids
 
     def generate_tokens(self, sources: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
@@ -83,10 +86,10 @@ class CausalTranslator(Translator):
         sequences = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         return [[self.tokenizer.pad_token_id, *row] for row in sequences.tolist()]
 
-    def max_new_tokens(self, source_length: int) -> int:
-        """Twice the text and 50 tokens, within the model's positions."""
-        wanted = 2 * max(source_length - self.num_added_tokens, 0) + 50
-        positions = getattr(self.model.config, "max_position_embeddings", None)
+    def max_new_tokens(self, source_length: int, given: int | None = None) -> int:
+        """`given`, or twice the text and 50 tokens, within the positions that the prompt leaves."""
+        wanted = 2 * max(source_length - self.num_added_tokens, 0) + 50 if given is None else given
+        positions = getattr(self.config, "max_position_embeddings", None)
         return wanted if positions is None else max(1, min(wanted, positions - source_length))
 
     @torch.no_grad()
@@ -96,7 +99,8 @@ class CausalTranslator(Translator):
         for text in translations:
             # The template decides whether a blank stands before the translation, so it belongs to neither.
             blank = " " if self.prompt_template is not None and not self.prompt_template[-1].isspace() else ""
-            answer = self.tokenizer(blank + text, add_special_tokens=False)["input_ids"]
+            with self.tokenizer_lock:
+                answer = self.tokenizer(blank + text, add_special_tokens=False)["input_ids"]
             ids = torch.tensor([[*prompt, *answer]], device=self.model.device)
             logits = self.model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
             scores.append(mean_log_probability(logits, ids[0, len(prompt) :]))
@@ -114,6 +118,12 @@ def validate_template(template: str) -> None:
             f"prompt_template must have {{text}} and may have {{source_language}} and {{target_language}}, but it is "
             f"{template!r}; write other braces twice."
         )
+
+
+def translator_class(model: Any) -> type[Translator]:
+    """CausalTranslator for a causal language model of transformers, Translator for all others."""
+    is_causal = not getattr(getattr(model, "config", None), "is_encoder_decoder", True)
+    return CausalTranslator if is_causal and not hasattr(model, "translations") else Translator
 
 
 def language_name(language: str | None, argument: str) -> str:

@@ -42,6 +42,7 @@ from ..utils.command_line import register_encodings
 from ..utils.manifest import explain_read_errors
 from ..utils.text_io import json_line
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
+from .causal import translator_class
 from .documents import Part, TextDocument
 from .translator import SegmentTranslation, TextTranslation, Translator
 
@@ -77,6 +78,7 @@ class TranslationJob:
     target_language: str | None = None
     max_segment_tokens: int | None = None
     repair: bool = True
+    prompt_template: str | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -141,10 +143,15 @@ class TranslationJob:
             register_encodings(self.register)
         if threads:
             torch.set_num_threads(threads)
-        names = ("num_beams", "batch_size", "max_new_tokens")
+        names = ("num_beams", "batch_size", "max_new_tokens", "prompt_template")
         options: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         model, tokenizer = self.load(threads)
-        translator = Translator(
+        translator_type = translator_class(model)
+        require(
+            self.prompt_template is None or translator_type is not Translator,
+            f"A prompt template must be for a causal language model, but {self.model} is none; leave it out.",
+        )
+        translator = translator_type(
             model,
             tokenizer,
             self.source_language,

@@ -254,7 +254,6 @@ class Translator:
             result.repaired = text != result.translation
             result.translation, result.doubts = text, doubts
 
-
     def split(self, text: str, max_tokens: int | None) -> list[Segment]:
         """The segments of a text; the text as a whole without a maximum."""
         if max_tokens is None:
