@@ -1,14 +1,15 @@
 """What a translation of paragraphs loses and repeats, by how the paragraphs were given to the model.
 
-    python benchmarks/translate_documents.py MODEL SOURCE TARGET [--ids FILE] [--lines 8] [--save NAME]
+    python benchmarks/translate_documents.py MODEL [SOURCE TARGET] [--ids FILE] [--lines 8] [--save NAME]
 
-SOURCE and TARGET have a sentence a line. Consecutive sentences become paragraphs, which never go beyond a document of
-`--ids`. A paragraph is given to `generate` as a whole with the model's own limits; its sentences are given one by one,
-at the true boundaries; it is given to Translator without and with repair. Dropped and repeated are shares of the source
-sentences by the audit, with the references. A loop is counted for a paragraph by the check of Translator.
+SOURCE and TARGET have a sentence a line. Without them, sentences are those of the quickstart's generator. Consecutive
+sentences become paragraphs, which never go beyond a document of `--ids`. A paragraph is given to `generate` as a whole
+with opus-mt's limit of 512 tokens. Its sentences are given one by one, at the true boundaries. It is given to
+Translator without and with repair. Dropped and repeated are shares of the source sentences by the audit, with the
+references. A loop is counted for a paragraph by the check of Translator.
 
-The last column is the process time of a Translator over that of its own `generate` alone, for the sentences that have
-no doubts, so that nothing is repaired. The rounds of both are interleaved.
+The cost is the process time of a Translator over that of its own `generate` alone, for the sentences that have no
+doubts, so that nothing is repaired. The rounds of both are interleaved.
 """
 
 import argparse
@@ -26,12 +27,23 @@ from sacrebleu.metrics.chrf import CHRF
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc  # noqa: F401 (registers its models with the Auto classes)
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.translator.checks import Checked, loop
 from hf_posenc.translator.translator import Translator
 from hf_posenc.utils.text_io import read_lines
 
+NUM_GENERATED = 960
+WHOLE_NEW_TOKENS = 512  # the default of opus-mt
 Paragraph = list[tuple[str, str]]  # source and reference of each sentence
+
+
+def read_pairs(paths: Sequence[Path]) -> list[tuple[str, str]]:
+    """The sentence pairs of two files; without files, generated ones that no quickstart trains with."""
+    if not paths:
+        pairs = generate_pairs(seed=3, pairs=NUM_GENERATED, min_words=6, max_words=24)
+        return [(source, target) for source, target in pairs]
+    return list(zip(*(list(read_lines(path)) for path in paths), strict=True))
 
 
 def paragraphs_of(pairs: Sequence[tuple[str, str]], ids: Sequence[str], num_lines: int) -> list[Paragraph]:
@@ -45,13 +57,14 @@ def paragraphs_of(pairs: Sequence[tuple[str, str]], ids: Sequence[str], num_line
 
 
 def whole(translator: Translator, texts: Sequence[str]) -> list[str]:
-    """Each paragraph as one input, with what the tokenizer and the model have as limits."""
+    """Each paragraph as one input, truncated as the tokenizer does."""
     outputs = []
     for start in range(0, len(texts), translator.batch_size):
         batch = list(texts[start : start + translator.batch_size])
         inputs = translator.tokenizer(batch, truncation=True, padding=True, return_tensors="pt")
         with torch.no_grad():
-            sequences = translator.model.generate(**inputs)
+            num_beams = translator.generate_options["num_beams"]
+            sequences = translator.model.generate(**inputs, num_beams=num_beams, max_new_tokens=WHOLE_NEW_TOKENS)
         outputs += translator.tokenizer.batch_decode(sequences, skip_special_tokens=True)
     return outputs
 
@@ -103,24 +116,26 @@ def cost_of_checks(translator: Translator, sources: Sequence[str], rounds: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path)
+    parser.add_argument("texts", type=Path, nargs="*", metavar="SOURCE TARGET")
     parser.add_argument("--ids", type=Path, help="the document of each line")
     parser.add_argument("--lines", type=int, default=8, help="sentences of a paragraph (default 8)")
     parser.add_argument("--max-paragraphs", type=int, help="the first so many (default all)")
+    parser.add_argument("--segment-tokens", type=int, default=128, help="of a segment, at most (default 128)")
+    parser.add_argument("--num-beams", type=int, default=1, help="of the first translation (default 1)")
     parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="CODE")
     parser.add_argument("--rounds", type=int, default=3, help="of the cost (default 3)")
     parser.add_argument("--save", metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sides = [list(read_lines(path)) for path in (options.source, options.target)]
-    pairs = list(zip(*sides, strict=True))
+    pairs = read_pairs(options.texts)
     ids = list(read_lines(options.ids)) if options.ids else [""] * len(pairs)
     paragraphs = paragraphs_of(pairs, ids, options.lines)[: options.max_paragraphs]
     texts = [" ".join(source for source, _ in paragraph) for paragraph in paragraphs]
     model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    plain, repairing = (Translator(model, tokenizer, *options.languages, repair=repair) for repair in (False, True))
+    decoding = {"max_segment_tokens": options.segment_tokens, "num_beams": options.num_beams}
+    plain = Translator(model, tokenizer, *options.languages, repair=False, **decoding)
+    repairing = Translator(model, tokenizer, *options.languages, **decoding)
     systems: dict[str, Callable[[], list[str]]] = {
         "paragraph as a whole": lambda: whole(plain, texts),
         "sentence by sentence": lambda: by_sentences(plain, paragraphs),

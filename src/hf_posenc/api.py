@@ -26,6 +26,7 @@ from .transformer.configuration_posenc_causal import PosEncCausalConfig
 from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel
 from .transformer.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
 from .transformer.pretrained import PosEncPreTrainedModel
+from .translator.causal import CausalTranslator
 from .translator.translator import Translator
 
 register_auto_classes()
@@ -36,6 +37,7 @@ __all__ = [
     "Alignment",
     "AttentionContext",
     "CTranslate2Translator",
+    "CausalTranslator",
     "EncodingConfig",
     "EncodingParameter",
     "LengthReport",
