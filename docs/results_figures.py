@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_columns, score, scores
+from saved_results import BENCHMARKS, FURTHEST, RESULTS, costs, furthest_columns, saved_bucket, scores
 
 from hf_posenc.lab.figures.diagnostics_plots import end_forbidden_figure, source_position_figure
 from hf_posenc.lab.figures.score_plots import (
@@ -38,8 +38,7 @@ from hf_posenc.lab.figures.style import (
     save_figure,
     style_axes,
 )
-from hf_posenc.lab.results.records import BucketScore, Diagnosis, LengthScores
-from hf_posenc.lab.results.records import Score as SavedScore
+from hf_posenc.lab.results.records import Diagnosis
 from hf_posenc.lab.results.saved_files import parse_file
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
@@ -49,29 +48,9 @@ COSTS = {  # systems of which-generated and their names among the benchmarks
 }  # fmt: skip
 
 
-def bucket_score(label: str, found: Mapping[str, Score]) -> BucketScore:
-    first = next(iter(found.values()))
-    made = {metric: SavedScore(value=entry.value, half_width=entry.interval) for metric, entry in found.items()}
-    return BucketScore(low=first.low, high=first.high, label=label, n=first.n, scores=made, seeds=first.seeds)
-
-
-def length_scores(run: str, test_set: str, system: str) -> LengthScores:
-    """The saved scores of a system on a test set, all pairs first."""
-    buckets: dict[str, dict[str, Score]] = {}
-    for (test, name, bucket, metric), found in scores(run).items():
-        if (test, name) == (test_set, system) and metric in METRICS:
-            buckets.setdefault(bucket, {})[metric] = found
-    overall, *others = (bucket_score(label, found) for label, found in buckets.items())
-    return LengthScores(overall=overall, buckets=tuple(sorted(others, key=lambda bucket: bucket.low)))
-
-
-def systems(run: str) -> list[str]:
-    return list(dict.fromkeys(system for _, system, *_ in scores(run)))
-
-
 def by_length(run: str, test_set: str, names: Iterable[str], max_length: int, min_length: int | None = None) -> Figure:
     """BLEU by source length of systems that were all trained on the same lengths."""
-    rows = {name: {test_set: length_scores(run, test_set, name)} for name in names}
+    rows = {name: {test_set: scores(run)[name][test_set]} for name in names}
     return bleu_by_length_figure(
         rows,
         test_set,
@@ -83,7 +62,7 @@ def by_length(run: str, test_set: str, names: Iterable[str], max_length: int, mi
 def perplexity() -> Figure:
     """Perplexity of the saved language models by context length."""
     run, test_set = "causal-news", "talks-whole"
-    rows = {name: {test_set: length_scores(run, test_set, name)} for name in systems(run)}
+    rows = {name: {test_set: scores(run)[name][test_set]} for name in scores(run)}
     return perplexity_figure(rows, test_set, max_training_lengths=dict.fromkeys(rows, 64))
 
 
@@ -97,8 +76,8 @@ def decodings(run: str, test_set: str) -> dict[str, Diagnosis]:
 def ranking() -> Figure:
     """All systems on generated sentences, ordered by the longest bucket."""
     run, shown_as = "which-generated", "generated sentences"
-    rows = {name: {shown_as: length_scores(run, "generated", name)} for name in systems(run)}
-    beyond = {name: bucket_score("[73,96]", {"bleu": score(run, "generated", name, "[73,96]")}) for name in rows}
+    rows = {name: {shown_as: scores(run)[name]["generated"]} for name in scores(run)}
+    beyond = {name: saved_bucket(run, "generated", name, "[73,96]") for name in rows}
     return ranking_figure(rows, beyond, test_set=shown_as)
 
 
@@ -109,10 +88,10 @@ def ranking_on_captions() -> Figure:
     return ranking_by_test_set_figure(
         {
             name: {
-                f"{number} caption{'s' * (number > 1)}": length_scores(run, test_set, name)
+                f"{number} caption{'s' * (number > 1)}": scores(run)[name][test_set]
                 for test_set, number in sets.items()
             }
-            for name in systems(run)
+            for name in scores(run)
             if name != "aligned"  # trained on concatenated captions as well
         }
     )
@@ -122,18 +101,20 @@ def score_against_cost() -> Figure:
     """BLEU at twice the training length against the time of a training step, a point for each encoding."""
     times = costs("encodings-training-cpu")
     points = {
-        name: (times[cost, 8, 128], score("which-generated", "generated", name, "[25,48]"))
+        name: (times[cost, 8, 128], saved_bucket("which-generated", "generated", name, "[25,48]"))
         for name, cost in COSTS.items()
     }
     aligned = times["relative+window by length_ratio", 8, 128]
-    points["aligned"] = (aligned, score("which-sides", "generated", "relative-aligned", "[25,48]"))
+    points["aligned"] = (aligned, saved_bucket("which-sides", "generated", "relative-aligned", "[25,48]"))
     figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
     axes = figure.subplots()
     styles = line_styles(points)
     for name, (time, found) in points.items():
         colour, marker, _ = styles[name]
-        x, y = time["time_ratio"], found.value or 0.0
-        axes.errorbar(x, y, found.interval or 0.0, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9)
+        x, y = time["time_ratio"], found.score("bleu") or 0.0
+        axes.errorbar(
+            x, y, found.half_width("bleu") or 0.0, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9
+        )
         below = {"t5": ((0, -15), "center"), "transformer-xl": ((-5, -11), "right"), "deberta": ((5, -11), "left")}
         below |= {"xpos": ((-5, 3), "right"), "relative": ((5, -11), "left"), "forgetting": ((-5, 3), "right")}
         offset, side = below.get(name, ((5, 3), "left"))
@@ -251,11 +232,11 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "news-encodings-small/bleu-by-length-newstest_all": lambda: by_length(
         "news-encodings-small",
         "newstest_all",
-        [name for name in systems("news-encodings-small") if "split" not in name],
+        [name for name in scores("news-encodings-small") if "split" not in name],
         50,
     ),
     "n19-captions-16-30/bleu-by-length-test_2016_flickr": lambda: by_length(
-        "n19-captions-16-30", "test_2016_flickr", systems("n19-captions-16-30"), 30, 16
+        "n19-captions-16-30", "test_2016_flickr", scores("n19-captions-16-30"), 30, 16
     ),
     "length-multi30k/place-test_2016_flickr-x5": lambda: source_position_figure(
         decodings("length-multi30k", "test_2016_flickr-x5")

@@ -38,21 +38,20 @@ import csv
 import functools
 import html
 import json
-import lzma
 import math
 import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 from kept_tables import KEPT, RESULTS
 
-from hf_posenc.lab.results import records
-from hf_posenc.lab.results.records import BucketScore, LengthScores
-from hf_posenc.lab.results.saved_files import read_results
+from hf_posenc.lab.results.records import BucketScore, LengthScores, Score
+from hf_posenc.lab.results.saved_files import read_results, read_score_table
 from hf_posenc.lab.results.tables import SCORE_FORMATS, format_cell
 
 ROOT = Path(__file__).parents[1]
@@ -68,69 +67,44 @@ NUMBER = re.compile(r'\[([^\]\[]+)\]\((\S+?)table-(\S+)\.md "([^"]+)"\)')
 CHECKED_TEXT = re.compile(r"(?P<value>-?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(?P<interval>[\d.]+))?")
 
 
-@dataclass(frozen=True)
-class Score:
-    """A saved score: half of its 95 % interval, the pairs it is of, and over how many seeds it is a mean. Its bucket
-    has source lengths from `low` to `high`."""
-
-    value: float | None
-    interval: float | None
-    n: int
-    seeds: int
-    low: int
-    high: int | None
-
-
-Scores = dict[tuple[str, str, str, str], Score]  # of a test set, system, bucket and metric
-
-
 def runs() -> dict[str, dict[str, str]]:
     """Every saved run: `command` makes it, `about` says what it is of."""
     return yaml.safe_load((RESULTS / "runs.yaml").read_text(encoding="utf-8"))
 
 
 @functools.cache
-def scores(run: str) -> Scores:
-    """All saved scores of a run. A mean over seeds replaces an empty bucket's entry of one seed."""
-    found: Scores = {}
-    path = RESULTS / run / "scores.csv.xz"
-    for line in csv.DictReader(lzma.decompress(path.read_bytes()).decode().splitlines()):
-        key = (line["test_set"], line["system"], line["group"], line["metric"])
-        value, interval = (float(line[name]) if line[name] else None for name in ("score", "ci"))
-        bounds = int(line["low"]), int(line["high"]) if line["high"] else None
-        found[key] = Score(value, interval, round(float(line["n"])), int(line["seeds"]), *bounds)
-    return found
+def scores(run: str) -> dict[str, dict[str, LengthScores]]:
+    """All saved scores of a run, by system and test set. Of several seeds, with the lowest and the highest one."""
+    return read_score_table(RESULTS / run / "scores.csv.xz", seed_scores(run))
 
 
-def score(run: str, test_set: str, system: str, bucket: str = "all", metric: str = "bleu") -> Score:
-    """One saved score; a ValueError says which part of its name is unknown."""
-    key = (test_set, system, bucket, metric)
-    if key not in scores(run):
-        raise ValueError(f"A number must name a saved score, but {run} has none of {key}. Look into its scores.csv.xz.")
-    return scores(run)[key]
+def saved_bucket(run: str, test_set: str, system: str, label: str = "all", metric: str | None = None) -> BucketScore:
+    """The saved scores of one bucket; a ValueError says which part of its name is unknown."""
+    tests = scores(run).get(system, {})
+    buckets = tests[test_set].all_buckets if test_set in tests else ()
+    for bucket in buckets:
+        if bucket.label == label and (metric is None or metric in bucket.scores):
+            return bucket
+    raise ValueError(
+        f"A number must name a saved score, but {run} has none of {(test_set, system, label, metric)}. Look into its "
+        "scores.csv.xz."
+    )
 
 
-def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) -> str:
-    """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`. It has the lowest and the highest
-    seed where the interval over seeds leaves the scale: `0.3 [0.0 to 0.9]`."""
-    parts = []
-    for metric in metrics:
-        key = (test_set, system, bucket, metric)
-        found = scores(run).get(key)
-        if found is None or found.value is None:
-            parts.append("-")
-            continue
-        made = records.Score(value=found.value, half_width=None if parts else found.interval)
-        if found.seeds > 1 and (seeds := seed_scores(run).get(key)):
-            made = replace(made, lowest=min(seeds), highest=max(seeds))
-        shown = BucketScore(label=bucket, low=found.low, high=found.high, n=found.n, scores={metric: made})
-        parts.append(format_cell(shown, [METRICS[metric]], {}))
-    return " / ".join(parts)
+def score(run: str, test_set: str, system: str, label: str = "all", metric: str = "bleu") -> Score:
+    return saved_bucket(run, test_set, system, label, metric).scored(metric)
 
 
-@functools.cache
+def cell(bucket: BucketScore, metrics: list[str]) -> str:
+    """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`."""
+    first, *others = metrics
+    without_interval = {metric: replace(bucket.scored(metric), half_width=None) for metric in others}
+    shown = replace(bucket, scores={first: bucket.scored(first), **without_interval})
+    return format_cell(shown, [METRICS[metric] for metric in metrics], {})
+
+
 def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
-    """The scores of each seed by test set, row, bucket and metric; none of a run that keeps no file of them."""
+    """The scores of each seed; none of a run that keeps no file of them."""
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row, tests in seed_results(RESULTS / run):
         for test_set, result in tests.items():
@@ -195,31 +169,30 @@ def table(spec: str) -> str:
     first_run, first_system, _ = rows[0]
     header = [" / ".join(METRICS[metric][1] for metric in metrics)]
     for test_set, bucket, label in columns:
-        header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all', metrics[0]).n}")
+        header.append(f"{label} n={saved_bucket(first_run, test_set, first_system, bucket or 'all', metrics[0]).n}")
     lines = [header]
     for run, system, label in rows:
-        entries = [cell(run, test_set, system, bucket or "all", metrics) for test_set, bucket, _ in columns]
-        seeds = score(run, columns[0][0], system, columns[0][1] or "all", metrics[0]).seeds
+        found = [saved_bucket(run, test_set, system, bucket or "all") for test_set, bucket, _ in columns]
+        entries, seeds = [cell(bucket, metrics) for bucket in found], found[0].seeds
         lines.append([f"{label}, {seeds} seeds" if seeds > 1 else f"{label}, 1 seed", *entries])
     return markdown_table(lines)
 
 
-def scores_by_length(run: str, test_set: str, system: str, metric: str) -> list[tuple[str, int | None, Score]]:
+def scores_by_length(run: str, test_set: str, system: str, metric: str) -> list[tuple[str, int | None, BucketScore]]:
     """A system's scores from the shortest inputs on, each with its name and its longest input, None if unbounded.
 
     They are those of the buckets of a test set. With `NAME-*` they are those of the test sets NAME-26, NAME-30 and so
     on, whose longest inputs are these numbers.
     """
-    found = []
-    for (place, of, bucket, measure), saved in scores(run).items():
-        if (of, measure) != (system, metric) or not saved.n:
-            continue
-        if place == test_set and bucket != "all":
-            found.append((bucket, saved.high, saved))
-        elif test_set.endswith("*") and place.startswith(test_set[:-1]) and bucket == "all":
-            length = place.removeprefix(test_set[:-1])
-            found.append((length, int(length), saved))
-    return sorted(found, key=lambda item: math.inf if item[1] is None else item[1])
+    found: list[tuple[str, int | None, BucketScore]] = []
+    for name, scored in scores(run).get(system, {}).items():
+        if name == test_set:
+            found += [(bucket.label, bucket.high, bucket) for bucket in scored.buckets]
+        elif test_set.endswith("*") and name.startswith(test_set[:-1]):
+            length = name.removeprefix(test_set[:-1])
+            found.append((length, int(length), scored.overall))
+    measured = [entry for entry in found if entry[2].n and metric in entry[2].scores]
+    return sorted(measured, key=lambda entry: math.inf if entry[1] is None else entry[1])
 
 
 def furthest_length(run: str, test_set: str, system: str, metric: str, threshold: float) -> str:
@@ -231,12 +204,12 @@ def furthest_length(run: str, test_set: str, system: str, metric: str, threshold
     buckets = scores_by_length(run, test_set, system, metric)
     reached = "never" if buckets else "-"  # `none` is a row of the tables
     for bucket, longest, saved in buckets:
-        if saved.value is None:
+        value, first = saved.score(metric), buckets[0][2].score(metric)
+        if value is None:
             return reached
-        if metric == "perplexity":
-            is_reached = saved.value <= (1 + threshold / 100) * (buckets[0][2].value or math.inf)
-        else:
-            is_reached = saved.value >= threshold
+        is_reached = (
+            value <= (1 + threshold / 100) * (first or math.inf) if metric == "perplexity" else value >= threshold
+        )
         if not is_reached:
             return reached
         reached = bucket if longest is None else str(longest)
@@ -260,7 +233,7 @@ def furthest_columns(spec: str) -> list[FurthestColumn]:
     for name, label in pairs(wanted["columns"]):
         place, _, longest = name.partition(" ")
         run, _, test_set = place.partition("/")
-        systems = {system for _, system, _, _ in scores(run)}
+        systems = scores(run)
         found = {
             metric: [buckets for system in systems if (buckets := scores_by_length(run, test_set, system, metric))]
             for metric in thresholds
@@ -322,13 +295,12 @@ def fill(text: str) -> str:
     return BENCHMARK.sub(lambda match: f"{match[1]}{benchmark_table(match[2], match[3])}{match[4]}", text)
 
 
-def named_value(run: str, table_name: str, name: str) -> Score:
+def named_score(run: str, table_name: str, name: str) -> Score:
     """The score that a link's title names: `row, column`, or `row, column, metric`."""
     system, column, *metric = (part.strip() for part in re.split(r",\s(?![^\[]*\])", name))
     key = metric[0].lower().replace(" ", "_") if metric else "bleu"
-    if table_name == "overview":
-        return score(run, column, system, "all", key)
-    return score(run, table_name, system, column, key)
+    test_set, label = (column, "all") if table_name == "overview" else (table_name, column)
+    return score(run, test_set, system, label, key)
 
 
 def wrong_numbers(text: str) -> Iterator[str]:
@@ -339,13 +311,15 @@ def wrong_numbers(text: str) -> Iterator[str]:
         if number is None:
             yield f"[{said}] must be a number, as `18.7` or `18.7 ±0.3`, where the link names a cell"
             continue
-        first, *others = (named_value(run, table_name, name) for name in title.split(" - "))
+        first, *others = (named_score(run, table_name, name) for name in title.split(" - "))
         value = (first.value or 0.0) - sum(other.value or 0.0 for other in others)
         rounding = 0.5 * 10.0 ** -len(number["decimals"] or "") + 1e-9
         if abs(float(number["value"].replace(",", "")) - value) > rounding:
             yield f"[{said}] should be {value:.3f}: {run}, {table_name}, {title}"
-        if number["interval"] and (first.interval is None or abs(float(number["interval"]) - first.interval) > 0.0501):
-            yield f"[{said}] should have the interval {first.interval}: {run}, {table_name}, {title}"
+        if number["interval"] and (
+            first.half_width is None or abs(float(number["interval"]) - first.half_width) > 0.0501
+        ):
+            yield f"[{said}] should have the interval {first.half_width}: {run}, {table_name}, {title}"
 
 
 def pages() -> list[Path]:
@@ -374,26 +348,32 @@ def appendix() -> str:
     return "\n".join([*lines, ""])
 
 
+def buckets_of(run: str) -> Iterator[tuple[str, str, BucketScore]]:
+    """The test set, the system and the scores of each bucket with pairs."""
+    for system, tests in scores(run).items():
+        for test_set, scored in tests.items():
+            for bucket in scored.all_buckets:
+                if bucket.n:
+                    yield test_set, system, bucket
+
+
 def sortable_table() -> str:
     """One HTML table of all saved scores: a row for each run, test set, system and bucket with pairs."""
     kept = {run: about for run, about in runs().items() if (RESULTS / run / "scores.csv.xz").exists()}
-    scored = {metric for run in kept for *_, metric in scores(run)}
+    all_buckets = [(run, *named) for run in kept for named in buckets_of(run)]
+    scored = set(chain.from_iterable(bucket.scores for *_, bucket in all_buckets))
     shown = [score_format for score_format in SCORE_FORMATS if score_format[0] in scored]
     names = ["run", "test set", "system", "source length", "pairs", "seeds", *(name for _, name, _ in shown)]
     heads = "".join(f"<th>{name}</th>" for name in names)
     lines = ["## All scores", "", '<div class="all-scores">', f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>"]
-    for run, about in kept.items():
-        command = html.escape(re.sub(r"\\\s+", "", about["command"]).replace("\n", "; "))
-        for test_set, system, bucket in dict.fromkeys(key[:3] for key in scores(run)):
-            found = [scores(run).get((test_set, system, bucket, metric)) for metric, *_ in shown]
-            first = next(entry for entry in found if entry)
-            if not first.n:
-                continue
-            cells = [f'<a href="#{run}" title="{command}">{run}</a>', test_set, system, html.escape(bucket)]
-            cells += [str(first.n), str(first.seeds)]
-            for (*_, format_spec), entry in zip(shown, found, strict=True):
-                cells.append("" if entry is None or entry.value is None else format(entry.value, format_spec))
-            lines.append("<tr>" + "".join(f"<td>{entry}</td>" for entry in cells) + "</tr>")
+    for run, test_set, system, bucket in all_buckets:
+        command = html.escape(re.sub(r"\\\s+", "", kept[run]["command"]).replace("\n", "; "))
+        cells = [f'<a href="#{run}" title="{command}">{run}</a>', test_set, system, html.escape(bucket.label)]
+        cells += [str(bucket.n), str(bucket.seeds)]
+        for metric, _, format_spec in shown:
+            value = bucket.score(metric)
+            cells.append("" if value is None else format(value, format_spec))
+        lines.append("<tr>" + "".join(f"<td>{entry}</td>" for entry in cells) + "</tr>")
     return "\n".join([*lines, "</tbody></table>", "</div>", ""])
 
 

@@ -20,6 +20,8 @@ import results_figures  # noqa: E402
 import saved_results  # noqa: E402
 from saved_results import RESULTS, score  # noqa: E402
 
+from hf_posenc.lab.results.records import BucketScore, LengthScores, Score  # noqa: E402
+
 PAGES = saved_results.pages()
 CAPTIONS = ["test_2016_flickr", *(f"test_2016_flickr-x{number}" for number in (2, 3, 5, 10, 20, 50))]
 
@@ -63,11 +65,13 @@ def test_the_mean_of_the_seeds_is_the_saved_score(run: str) -> None:
     """Of results.json, of an archive and of a table by seed."""
     of_seeds = saved_results.seed_scores(run)
     compared = 0
-    for key, saved in saved_results.scores(run).items():
-        if saved.n and saved.seeds > 1 and key in of_seeds:
-            assert len(of_seeds[key]) == saved.seeds
-            assert sum(of_seeds[key]) / saved.seeds == pytest.approx(saved.value, abs=0.01), key
-            compared += 1
+    for test_set, system, bucket in saved_results.buckets_of(run):
+        for metric in bucket.scores:
+            key = (test_set, system, bucket.label, metric)
+            if bucket.seeds > 1 and key in of_seeds:
+                assert len(of_seeds[key]) == bucket.seeds
+                assert sum(of_seeds[key]) / bucket.seeds == pytest.approx(bucket.score(metric), abs=0.01), key
+                compared += 1
     assert compared > 20
 
 
@@ -112,19 +116,18 @@ def test_test_sets_whose_names_end_in_a_length_are_buckets() -> None:
 
 def test_test_sets_are_buckets_by_length_and_overall_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever order they were saved, and however many buckets each of them has."""
-    saved = {
-        (test_set, "ours", bucket, "exact_match"): saved_results.Score(value, None, 10, 1, low, high)
-        for test_set, bucket, value, low, high in (
-            ("to-100", "all", 10.0, 0, None),
-            ("to-30", "all", 96.0, 0, None),
-            ("to-30", "[0,20]", 100.0, 0, 20),
-            ("to-30", ">20", 50.0, 21, None),
-            ("to-5", "all", 100.0, 0, None),
-        )
+    values = {"to-100": 10.0, "to-30": 96.0, "to-5": 100.0}
+    overall = {
+        name: BucketScore(low=0, label="all", n=10, scores={"exact_match": Score(value=value)})
+        for name, value in values.items()
     }
-    monkeypatch.setattr(saved_results, "scores", lambda run: saved)
+    short = BucketScore(low=0, high=20, label="[0,20]", n=10, scores={"exact_match": Score(value=50.0)})
+    saved = {name: LengthScores(overall=bucket, buckets=()) for name, bucket in overall.items()}
+    saved["to-30"] = LengthScores(overall=overall["to-30"], buckets=(short,))
+    monkeypatch.setattr(saved_results, "scores", lambda run: {"ours": saved})
     found = saved_results.scores_by_length("run", "to-*", "ours", "exact_match")
-    assert [(length, score.value) for _, length, score in found] == [(5, 100.0), (30, 96.0), (100, 10.0)]
+    lengths = [(length, bucket.score("exact_match")) for _, length, bucket in found]
+    assert lengths == [(5, 100.0), (30, 96.0), (100, 10.0)]
     assert saved_results.furthest_length("run", "to-*", "ours", "exact_match", 95) == "30"
 
 
@@ -152,7 +155,7 @@ def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> No
     saved = {run for run in saved_results.runs() if run.startswith(("tasks-", "causal-"))}
     assert runs == saved
     of_other_lengths = {"rotary-tuned", "linear-tuned", "yarn-tuned", "continued"}  # trained on other blocks, or longer
-    assert systems == {key[1] for run in saved for key in saved_results.scores(run)} - of_other_lengths
+    assert systems == {system for run in saved for system in saved_results.scores(run)} - of_other_lengths
 
 
 def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
@@ -171,7 +174,10 @@ def test_the_sortable_table_covers_every_saved_table() -> None:
     table = saved_results.sortable_table()
     rows = {tuple(re.findall(r"<td>(?:<a [^>]*>)?(.*?)(?:</a>)?</td>", line)[:4]) for line in table.splitlines()}
     known = {
-        test_set for run in saved_results.runs() if run != "news-recipe" for test_set, *_ in saved_results.scores(run)
+        test_set
+        for run in saved_results.runs()
+        if run != "news-recipe"
+        for test_set, *_ in saved_results.buckets_of(run)
     }
     num_tables = 0
     for path in RESULTS.glob("*/table-*.md"):
@@ -191,7 +197,7 @@ def test_the_sortable_table_covers_every_saved_table() -> None:
 
 def test_generated_sentences_do_not_rank_encodings_as_captions_do() -> None:
     """The correlations of index.md and encodings_compared.md."""
-    systems = sorted({key[1] for key in saved_results.scores("which-generated")})
+    systems = sorted(saved_results.scores("which-generated"))
     assert len(systems) == 32
     generated = pandas.Series([score("which-generated", "generated", system).value for system in systems]).rank()
     found = []
@@ -309,7 +315,7 @@ def test_the_words_on_encodings_are_true_of_the_saved_scores() -> None:
     ]
     means = {
         system: score("which-generated", "generated", system).value
-        for _, system, *_ in saved_results.scores("which-generated")
+        for system in saved_results.scores("which-generated")
     }
     assert all(means[name] > means[other] for name, other in above)
     assert sorted(means, key=means.get)[-3:] == ["sandwich", "gru", "deberta"]
