@@ -14,10 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from saved_results import ArchivedScores, archived_scores
 
-from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
+from hf_posenc.lab.figures.style import (
+    FONT_SIZE,
+    LIMIT_COLOUR,
+    WIDTH_INCHES,
+    label_axes,
+    line_styles,
+    save_figure,
+    style_axes,
+    with_title,
+)
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
+TITLE = "The aligned model keeps its BLEU on long documents; the other two lose theirs"
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,16 @@ def draw_line(axes: Axes, line: Line, by_length: list[list[float]], colour: str,
     )  # fmt: skip
 
 
+def mark_training_length(axes: Axes, documents: Mapping[str, Mapping[str, float | None]]) -> None:
+    """A line through the shortest documents, some of which are within the training length of 100 subwords."""
+    within, total = documents["[76,100]"]["n"], documents["all"]["n"]
+    axes.axvline(0, color=LIMIT_COLOUR, linestyle="--", linewidth=0.8, zorder=0)
+    axes.annotate(
+        f"training length: 100 subwords\n({within:g} of these {total:g} documents are within)", (0, 0.5),
+        xytext=(5, 0), textcoords="offset points", color=LIMIT_COLOUR, fontsize=FONT_SIZE - 1,
+    )  # fmt: skip
+
+
 def documents_figure() -> Figure:
     records = read_scores()
     tests = next(iter(records[LINES[0].system].values()))
@@ -85,7 +105,8 @@ def documents_figure() -> Figure:
     axes.set_yticks(range(0, 21, 5))
     label_axes(axes, "length of the documents, at least", "BLEU")
     style_axes(axes)
-    return figure
+    mark_training_length(axes, tests["parliament-50"])
+    return with_title(figure, TITLE)
 
 
 if __name__ == "__main__":

@@ -114,8 +114,10 @@ def test_every_file_named_in_code_exists() -> None:
     assert {name: named_on for name, named_on in pages.items() if not any(ROOT.glob(name.rstrip("/")))} == {}
 
 
-def test_the_readme_can_be_read() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+def test_the_readme_is_short_and_has_few_links() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(LINK.findall(text)) <= 30
 
 
 def test_the_map_of_the_code_lists_every_package_and_names_what_exists() -> None:

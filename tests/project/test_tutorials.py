@@ -35,8 +35,9 @@ def test_the_readme_states_the_largest_difference_between_whole_and_segmented_do
     pairs = [pair for seeds in zip(whole, segmented, strict=True) for pair in zip(*seeds, strict=True)]
     assert len(pairs) == 4 * 3, "lengths and seeds"
     largest = max(abs(one - other) for one, other in pairs)
+    longest = max(abs(one - other) for one, other in pairs[-3:])
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?:within|at most)\s+([\d.]+)\s+BLEU", text) == [f"{largest:.2f}"] * 2
+    assert re.findall(r"(?:within|at most)\s+([\d.]+)\s+BLEU", text) == [f"{longest:.2f}", f"{largest:.2f}"]
 
 
 def test_the_notebook_is_what_the_script_makes_of_the_page() -> None:

@@ -228,7 +228,7 @@ def label_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def with_title(figure: Figure, title: str) -> Figure:
-    figure.suptitle(title, fontsize=FONT_SIZE + 1)
+    figure.suptitle(textwrap.fill(title, 84), fontsize=FONT_SIZE + 1)
     return figure
 
 
