@@ -1,4 +1,4 @@
-"""Transformers whose config field `position_encoding_type` chooses the position encoding.
+"""Transformers models whose position encoding is picked by name, and measured by length.
 
 PosEncForConditionalGeneration is an encoder-decoder, PosEncForCausalLM a decoder-only model, and RNN-NMT a recurrent
 baseline. Importing this package registers them with AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForCausalLM

@@ -97,7 +97,7 @@ def test_a_forward_without_use_cache_has_the_source_positions_of_decoding(aligne
     assert outputs.past_key_values.get_seq_length() == 9
 
 
-@pytest.mark.filterwarnings("ignore:Nothing but its length loss")
+@pytest.mark.filterwarnings("ignore:This alignment is trained only")
 def test_a_target_is_trained_on_as_a_whole_whoever_computes_the_loss(aligned, source, target):
     """With labels or, as where a trainer smooths them, without; no cache is made that nobody asked for."""
     model = aligned_model(aligned, dropout=0.0).train()
@@ -217,7 +217,7 @@ def test_without_a_mask_the_padding_of_a_target_is_not_counted(aligned):
     torch.testing.assert_close(batch[:1, :5], alone, **EXACT)
 
 
-@pytest.mark.filterwarnings("ignore:Nothing but its length loss")
+@pytest.mark.filterwarnings("ignore:This alignment is trained only")
 @pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
 def test_source_positions_stay_within_their_source(aligned, training):

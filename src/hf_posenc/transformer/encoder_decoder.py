@@ -124,9 +124,9 @@ class EncoderDecoderOutput(Seq2SeqModelOutput):
 
 
 LENGTH_LOSS_WARNING = (
-    "Nothing but its length loss trains this alignment, and a loss of the logits has no part of it: give the model "
-    "labels, or, for smoothed labels, train with hf_posenc's LengthTrainer or train.py. With a loss of your own, add "
-    "outputs.length_loss to it and set model.length_loss_is_added = True."
+    "This alignment is trained only by outputs.length_loss, which a loss of the logits does not contain: give the "
+    "model labels, or, for smoothed labels, train with hf_posenc's LengthTrainer or train.py. With a loss of your own, "
+    "add outputs.length_loss to it and set model.length_loss_is_added = True."
 )
 
 

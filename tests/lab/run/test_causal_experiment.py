@@ -205,8 +205,8 @@ def test_what_a_decoder_only_model_lacks_is_refused_before_training(config, over
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("systems.learned.model.learned_max_positions=8", "8 positions apart, but a pair has"),
-        ("systems.learned.model.learned_max_positions=11", "11 positions apart, but a test source.* has"),
+        ("systems.learned.model.learned_max_positions=8", "has 8 positions, but a pair has"),
+        ("systems.learned.model.learned_max_positions=11", "has 11 positions, but a test source.* has"),
     ],
 )
 def test_a_table_that_is_shorter_than_a_sequence_is_refused_before_training(config, override, message):

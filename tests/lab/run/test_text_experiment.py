@@ -229,7 +229,7 @@ SEQ2SEQ = "{model_type: posenc, d_model: 16}"
         ),
         (["score.max_context=24"], r"a multiple of the one before.* give \[8, 16, 24\]"),
         (["score.stride=9"], "score.stride must be at most data.max_length, 8, .*but it is 9"),
-        (["score.max_context=64"], "systems.learned: its encoding tells 32 positions apart, but .* has 64 tokens"),
+        (["score.max_context=64"], "systems.learned: its encoding has 32 positions, but .* has 64 tokens"),
         (
             ["systems.x={segment: rotary}"],
             "systems.x: segment translates parts of a source, but data.train is plain text",

@@ -274,7 +274,7 @@ def window_contradictions(system: System, config: PosEncCausalConfig, block_leng
     longest, max_length = max(block_length, contexts[-1]), config.max_sequence_length
     if max_length is not None and longest > max_length:
         yield (
-            f"its encoding tells {max_length} positions apart, but the longest context has {longest} tokens; raise its "
+            f"its encoding has {max_length} positions, but the longest context has {longest} tokens; raise its "
             "table (such as model.learned_max_positions), or lower score.bucket_edges and score.max_context."
         )
 
@@ -375,7 +375,7 @@ def incomparable_settings(systems: Mapping[str, System]) -> Iterator[str]:
             ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
             if ours != theirs:
                 yield (
-                    f"The systems of one config share {section}.{key}, or their scores could not stand in one table, "
+                    f"Systems of one config must share {section}.{key}, or their scores are not comparable, "
                     f"but {first.name} has {ours!r} and {other.name} has {theirs!r}; move it out of `systems:`."
                 )
 

@@ -126,8 +126,8 @@ CONTEXT_NOTE = (
 TIME_CAPTION = "seconds to translate one source: wall clock / processors (not comparable between parallel systems)"
 TIME_LEGEND = (
     "seconds that one source took to translate: by the clock / of the computer's processors, by all processes together "
-    "(a GPU's own are not among the latter); the mean of the seeds; rows compare where each had the same machine to "
-    "itself, so not those of jobs side by side; - where it was not measured"
+    "(a GPU's own are not among the latter); the mean of the seeds; compare times only if systems ran one at "
+    "a time; - where it was not measured"
 )
 
 
@@ -407,8 +407,8 @@ BLEU_LOST_FORMAT: list[ScoreFormat] = [("bleu_lost", "BLEU", "z.1f")]  # z: no d
 DEGRADATION_CAPTION = "BLEU lost from the last length bucket inside a training length to the first beyond it"
 DEGRADATION_LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
-    "ended, or began; what a row loses there that was trained further, or splits its inputs, is what such inputs are "
-    "harder by; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds "
+    "ended, or began; rows that were trained further, or split their inputs, show how much harder the longer inputs "
+    "are anyway; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds "
     "where there are several"
 )
 

@@ -95,8 +95,8 @@ def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
     """Refuse a run folder with results of other settings or of other input files."""
     if paths.has_outputs and (difference := system.difference_from(paths.settings)):
         raise ValueError(
-            f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
-            f"the change, give the run another name (name=...), or delete the directory."
+            f"A run folder keeps the settings and files of its results, but in {paths.folder} {difference}; give the "
+            "new run another name (name=...), undo the change, or delete the folder."
         )
 
 
@@ -194,7 +194,7 @@ def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset
     ):
         if max_positions is not None and length + 1 > max_positions:
             raise ValueError(
-                f"systems.{system.name}: its encoding tells {max_positions} positions apart, but a {side} has {length} "
+                f"systems.{system.name}: its encoding has {max_positions} positions, but a {side} has {length} "
                 "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
                 "data.max_length, or choose another test set."
             )
@@ -207,7 +207,7 @@ def validate_sequence_lengths(name: str, encoded: list[Dataset], tests: list[Dat
     for what, length in (("a pair", pair + 2), ("a test source, with one token of its answer,", source + 2)):
         if max_length is not None and length > max_length:
             raise ValueError(
-                f"systems.{name}: its encoding tells {max_length} positions apart, but {what} has {length} tokens, "
+                f"systems.{name}: its encoding has {max_length} positions, but {what} has {length} tokens, "
                 "special ones included; raise its table (such as model.learned_max_positions), lower data.max_length, "
                 "or choose another test set."
             )
