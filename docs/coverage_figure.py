@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from saved_documents import RUN, read_test_sets, read_translations
 
-from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, line_styles, save_figure, style_axes
+from hf_posenc.lab.figures.style import FONT_SIZE, WIDTH_INCHES, line_styles, save_figure, style_axes, with_title
 from hf_posenc.utils.atomic_io import atomic_write
 
 TEST_SET, SEED = "parliament-400", 1
-DOCUMENT = 0  # the document that is shown: the first of the test set
+TITLE = "aligned covers all of a document, relative its first tenth, sinusoidal nothing"
 LABELS = {
     "aligned-100": "aligned",
     "aligned-100-split": "aligned, segmented",
@@ -110,48 +109,25 @@ def mean_by_part(rows: Sequence[Coverage]) -> list[float]:
     return list(100 * matched / words)
 
 
-def draw_document(axes: Axes, rows: Sequence[Coverage], colour: str, is_segmented: bool) -> None:
-    """A bar for each sentence of the shown document, as wide as its content words."""
-    shown = [row for row in rows if row.document == DOCUMENT]
-    widths = np.array([row.words for row in shown])
-    starts = np.cumsum(widths) - widths
-    heights = [100 * row.matched / row.words for row in shown]
-    look = {"facecolor": "white", "hatch": "////"} if is_segmented else {"facecolor": colour}
-    axes.bar(
-        starts,
-        heights,
-        width=widths,
-        align="edge",
-        edgecolor=colour if is_segmented else "white",
-        linewidth=0.6,
-        **look,
-    )
-    axes.set_xlim(0, widths.sum())
-    axes.set_xlabel("content words", fontsize=FONT_SIZE)
-
-
 def coverage_figure(rows: Sequence[Coverage]) -> Figure:
     by_system = {system: [row for row in rows if row.system == system] for system in (*LABELS, OTHER_DOCUMENT)}
-    figure = Figure(figsize=(WIDTH_INCHES, 3.6), layout="constrained")
-    panels = figure.subplots(2, len(LABELS), sharey=True)
+    figure = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
+    panels = figure.subplots(1, len(LABELS), sharey=True)
     styles = line_styles(LABELS)
     chance = mean_by_part(by_system[OTHER_DOCUMENT])
     parts = (np.arange(NUM_PARTS) + 0.5) * 100 / NUM_PARTS
-    for (top, bottom), (system, label) in zip(panels.T, LABELS.items(), strict=True):
-        colour, is_segmented = styles[system][0], "split" in system
-        draw_document(top, by_system[system], colour, is_segmented)
-        top.set_title(label, fontsize=FONT_SIZE + 1, color=colour)
-        bottom.plot(parts, mean_by_part(by_system[system]), color=colour, linestyle=":" if is_segmented else "-")
-        bottom.plot(parts, chance, color="#888888", linestyle="--", linewidth=1)
-        bottom.set_xlim(0, 100)
-        bottom.set_xlabel("% of the document", fontsize=FONT_SIZE)
-        for axes in (top, bottom):
-            axes.set_ylim(0, 70)
-            style_axes(axes)
-    panels[0, 0].set_ylabel("one document:\n% matched", fontsize=FONT_SIZE)
-    panels[1, 0].set_ylabel("50 documents:\n% matched", fontsize=FONT_SIZE)
-    panels[1, 0].text(50, chance[NUM_PARTS // 2] + 3, "by chance", fontsize=FONT_SIZE, color="#666666", ha="center")
-    return figure
+    for axes, (system, label) in zip(panels, LABELS.items(), strict=True):
+        colour, line = styles[system][0], ":" if "split" in system else "-"
+        axes.plot(parts, mean_by_part(by_system[system]), color=colour, linestyle=line)
+        axes.plot(parts, chance, color="#888888", linestyle="--", linewidth=1)
+        axes.set_title(label, fontsize=FONT_SIZE + 1, color=colour)
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 50)
+        axes.set_xlabel("% of the document", fontsize=FONT_SIZE)
+        style_axes(axes)
+    panels[0].set_ylabel("% of content words matched", fontsize=FONT_SIZE)
+    panels[0].text(50, chance[NUM_PARTS // 2] + 2, "by chance", fontsize=FONT_SIZE, color="#666666", ha="center")
+    return with_title(figure, TITLE)
 
 
 def read_coverage() -> list[Coverage]:

@@ -9,18 +9,12 @@ Each figure is written into the folder of its run, or into docs/results/cost.
 import json
 import lzma
 import math
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from saved_results import BENCHMARKS, FURTHEST, RESULTS, costs, furthest_columns, saved_bucket, scores
+from matplotlib.ticker import NullFormatter
+from saved_results import BENCHMARKS, RESULTS, costs, furthest_length, saved_bucket, scores
 
 from hf_posenc.lab.figures.diagnostics_plots import end_forbidden_figure, source_position_figure
 from hf_posenc.lab.figures.score_plots import (
@@ -37,6 +31,7 @@ from hf_posenc.lab.figures.style import (
     line_styles,
     save_figure,
     style_axes,
+    with_title,
 )
 from hf_posenc.lab.results.records import Diagnosis
 from hf_posenc.lab.results.saved_files import parse_file
@@ -122,6 +117,9 @@ def score_against_cost() -> Figure:
     label_axes(axes, "time of a training step, relative to no encoding (8 x 128 tokens)", "BLEU, 25 to 48 subwords")
     axes.set_ylim(0, 105)
     style_axes(axes)
+    axes.set_xlim(0.94, 1.26)
+    axes.axvspan(0.94, 1.16, ymin=80 / 105, color="#e8f1e4", zorder=0, linewidth=0)
+    axes.text(0.95, 98, "fast and stable", fontsize=FONT_SIZE, color="#4d7043")
     return figure
 
 
@@ -183,44 +181,36 @@ def quality_over_latency() -> Figure:
 
 
 def furthest_lengths() -> Figure:
-    """The tables of furthest lengths as matrices, coloured by the multiple of the shortest inputs' length."""
-    page = (RESULTS / "length_generalization.md").read_text(encoding="utf-8")
-    tables = [furthest_columns(spec) for _, spec, _ in FURTHEST.findall(page)]
-    titles = re.findall(r"## (.+)\n\n<!-- furthest", page)
-    heights = [len(columns[0].lengths) for columns in tables]
-    figure = Figure(figsize=(WIDTH_INCHES, 2.6 + 0.26 * sum(heights)), layout="constrained")
-    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    scale = BoundaryNorm([-1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], 256)  # binary logarithms; -1 is never
-    for axes, title, columns, height in zip(panels, titles, tables, heights, strict=True):
-        for x, column in enumerate(columns):
-            for y, length in enumerate(column.lengths.values()):
-                draw_furthest(axes, x, y, length, column.first, scale)
-        axes.set_title(title, loc="left", pad=8, fontsize=FONT_SIZE, fontweight="bold")
-        axes.set_xlim(-0.5, len(columns) - 0.5)
-        axes.set_ylim(height - 0.5, -0.5)
-        parts = [column.label.replace(", ", ",\n").splitlines() for column in columns]
-        labels = ["\n".join(textwrap.fill(part, 72 // len(columns)) for part in label) for label in parts]
-        axes.set_xticks(range(len(columns)), labels)
-        axes.set_yticks(range(height), list(columns[0].lengths))
-        axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
-        axes.xaxis.tick_top()
-        axes.spines[:].set_visible(False)
-    bar = figure.colorbar(
-        ScalarMappable(scale, "YlGnBu"), ax=list(panels), location="bottom", ticks=range(-1, 5), aspect=50, shrink=0.8
-    )
-    bar.ax.set_xticklabels(["never", "training\nlength", "2 x", "4 x", "8 x", "16 x"])
-    bar.ax.tick_params(length=0, labelsize=FONT_SIZE - 1)
+    """The language models: perplexity at the shortest and the longest contexts, and the furthest length.
+
+    The furthest length is the last one whose perplexity is at most 5 % above that of the shortest contexts.
+    """
+    run, test_set = "causal-news", "talks-whole"
+    buckets = {name: tests[test_set].buckets for name, tests in scores(run).items()}
+    order = sorted(buckets, key=lambda name: -(buckets[name][-1].score("perplexity") or math.inf))
+    figure = Figure(figsize=(WIDTH_INCHES, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    styles = line_styles(buckets)
+    for y, name in enumerate(order):
+        colour = styles[name][0]
+        first, last = (bucket.score("perplexity") or math.nan for bucket in (buckets[name][0], buckets[name][-1]))
+        left.plot([first, last], [y, y], color=colour, linewidth=1)
+        left.plot([first], [y], "o", color="white", markeredgecolor=colour, markersize=5)
+        left.plot([last], [y], "o", color=colour, markersize=5)
+        length = furthest_length(run, test_set, name, "perplexity", 5).replace(">512", "1024")
+        right.barh(y, math.log2(int(length) / 64) + 0.15, color=colour, height=0.55)
+        right.text(math.log2(int(length) / 64) + 0.25, y, length, va="center", fontsize=FONT_SIZE)
+    left.set_yticks(range(len(order)), order)
+    left.set_xscale("log")
+    left.set_xticks([100, 120, 150, 200], ["100", "120", "150", "200"])
+    left.xaxis.set_minor_formatter(NullFormatter())
+    left.set_xlabel("perplexity: hollow within 64 tokens,\nfilled from 513 to 1024", fontsize=FONT_SIZE)
+    right.set_xticks(range(5), ["64", "128", "256", "512", "1024"])
+    right.set_xlim(0, 4.9)
+    right.set_xlabel("longest context with at most 5 %\nmore perplexity, in tokens", fontsize=FONT_SIZE)
+    for axes in (left, right):
+        style_axes(axes)
     return figure
-
-
-def draw_furthest(axes: Axes, x: int, y: int, length: str, first: int, scale: BoundaryNorm) -> None:
-    """A cell: white where nothing was trained, else darker for a larger multiple of the shortest inputs' length."""
-    number = length.lstrip("≥")
-    level = math.log2(int(number) / first) if number.isdigit() else -1
-    colour = "white" if length == "-" else matplotlib.colormaps["YlGnBu"](scale(level))
-    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
-    text_colour = "white" if level >= 1.5 else "black"
-    axes.text(x, y, length, ha="center", va="center", fontsize=FONT_SIZE, color=text_colour)
 
 
 NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
@@ -253,10 +243,31 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 }
 
 
+TITLES = {
+    "news-small/bleu-by-length-newstest_all": "News: aligned alone does not degrade on long sentences",
+    "length-generated/bleu-by-length-generated": "Synthetic sentences: aligned is stable up to 25 times the length",
+    "news-encodings-small/bleu-by-length-newstest_all": "News: every encoding alone degrades on long sentences",
+    "n19-captions-16-30/bleu-by-length-test_2016_flickr": "Trained on long captions: sinusoids fail on short ones",
+    "length-multi30k/place-test_2016_flickr-x5": "Five captions: aligned reads along the source, relative loses track",
+    "length-multi30k/end-forbidden-test_2016_flickr-x5": "Without early ends, relative is still below aligned",
+    "which-generated/ranking-generated": "No encoding alone keeps its score at four times the training length",
+    "which-multi30k/ranking-of-test-sets": "Encodings that lead on single captions lose their score on several",
+    "cost/score-against-cost": "At twice the training length, aligned alone keeps its BLEU",
+    "latency/quality-over-latency": "Known sentences give more BLEU for the delay than an unbroken stream",
+    "furthest-lengths": "Language models: RoPE with a window is stable up to 16 times the training length",
+    "causal-news/perplexity-talks-whole": "Language models: beyond training, perplexity depends on the encoding",
+}
+
+
+def titled(name: str) -> Figure:
+    """A figure with its message as title."""
+    return with_title(FIGURES[name](), TITLES[name])
+
+
 if __name__ == "__main__":
-    for name, draw in FIGURES.items():
+    for name in FIGURES:
         if all(word in name for word in sys.argv[1:]):
             path = RESULTS / f"{name}.png"
             path.parent.mkdir(exist_ok=True)
-            save_figure(draw(), path)
+            save_figure(titled(name), path)
             print(path)

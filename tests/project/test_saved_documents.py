@@ -77,7 +77,9 @@ def test_the_pages_say_what_the_saved_coverage_shows() -> None:
     chance = means[coverage_figure.OTHER_DOCUMENT]
     assert np.abs(means["relative-100"][1:] - chance[1:]).max() < 5 < means["relative-100"][0] - chance[0]
     assert means["sinusoidal-100"].max() < 7
-    assert coverage_figure.coverage_figure(rows).axes[0].get_title() == "aligned"
+    assert [axes.get_title() for axes in coverage_figure.coverage_figure(rows).axes] == list(
+        coverage_figure.LABELS.values()
+    )
 
 
 def test_the_table_of_paired_tests_is_that_of_the_saved_ones() -> None:

@@ -120,6 +120,7 @@ class Bucket(Protocol):
 
 MIN_PAIRS = 20  # pairs; a score of fewer is mostly noise
 MAX_LINES = 5  # the maximum number of lines with labels at their ends in one panel
+MAX_END_LABELS = 12  # names at the ends of lines of perplexity, which are far apart
 BucketsByRow = Mapping[str, Sequence[BucketScore]]
 
 
@@ -340,7 +341,7 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
     axes.set_ylim(-0.6, len(order) - 0.4)
     columns = {name: list(by_system.values()) for name, by_system in marks.items()}
     notes = [x_label, interval_note(columns), small_note(*columns.values())]
-    label_axes(axes, "\n".join(filter(None, notes)), "")
+    label_axes(axes, "\n".join(textwrap.fill(note, 70) for note in filter(None, notes)), "")
     style_axes(axes)
     add_legend(figure, axes.containers)
     return figure
@@ -382,15 +383,16 @@ MAX_LINEAR_RATIO = 3.0  # between the largest and the smallest perplexity; beyon
 def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengths: TrainingLengths) -> Figure:
     """The perplexity of every bucket of positions or context lengths, a line for each system.
 
-    Buckets are categories, as in `bleu_by_length_figure`. Up to five systems are labelled at the ends of their lines. A
-    vertical line marks the training length. Buckets of fewer than MIN_PAIRS windows have hollow marks.
+    Buckets are categories, as in `bleu_by_length_figure`. Up to MAX_END_LABELS systems are labelled
+    at the ends of their lines. A vertical line marks the training length. Buckets of fewer than MIN_PAIRS windows have
+    hollow marks.
     """
     columns = common_buckets(results, test_set)[1:]
     shown = shown_buckets(columns)
     max_lengths = {system: max_training_lengths[system] for system in results}
     labels = {system: legend_label(system, max_lengths) for system in results}
     buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
-    has_legend = len(buckets) > MAX_LINES
+    has_legend = len(buckets) > MAX_END_LABELS
     height = height_with_legend(4.0, labels.values()) if has_legend else 3.6
     figure, axes = single_panel(height)
     styles, first = line_styles(buckets), next(iter(buckets.values()))
