@@ -28,11 +28,16 @@ SETTINGS_OF = "aligned-100-seed1"  # all systems have the same test sets
 
 @dataclass(frozen=True)
 class TestSet:
-    """The scored documents of a test set: their aligned sentences in both languages, and each source's subwords."""
+    """The scored documents of a test set: their aligned sentences in both languages, and each source's subwords.
+
+    `longest_sentences` has the subwords of each document's longest source sentence, and `debates` its debate.
+    """
 
     sources: list[list[str]]
     references: list[list[str]]
     source_lengths: list[int]
+    longest_sentences: list[int]
+    debates: list[str]
 
     @property
     def reference_texts(self) -> list[str]:
@@ -72,8 +77,19 @@ def read_test_set(name: str, settings: dict[str, Any], tokenizer: PosEncTokenize
     scored = stratified_sample(
         pairs.add_column("source_length", lengths), score["bucket_edges"], score["max_per_bucket"]
     )
-    sides = ([row[language].split("\n") for row in scored["translation"]] for language in ("de", "en"))
-    return TestSet(*sides, source_lengths=list(scored["source_length"]))
+    sources, references = ([row[side].split("\n") for row in scored["translation"]] for side in ("de", "en"))
+    longest = [max(map(len, tokenizer(document, add_special_tokens=False)["input_ids"])) for document in sources]
+    debates = find_debates(sources, folder / spec["files"][0], folder / spec["document_ids"])
+    return TestSet(sources, references, list(scored["source_length"]), longest, debates)
+
+
+def find_debates(documents: Iterable[list[str]], text: Path, names: Path) -> list[str]:
+    """The name of the debate that has each document's lines in a row."""
+    lines: dict[str, list[str]] = {}
+    for line, name in zip(*(path.read_text(encoding="utf-8").splitlines() for path in (text, names)), strict=True):
+        lines.setdefault(name, []).append(line.strip())
+    debates = {name: "\n".join(of_debate) for name, of_debate in lines.items()}
+    return [next(name for name, whole in debates.items() if "\n".join(document) in whole) for document in documents]
 
 
 def read_translations(systems: Iterable[str], test_sets: Iterable[str]) -> dict[tuple[str, str], list[str]]:

@@ -102,6 +102,27 @@ def test_the_pages_say_what_the_paired_tests_show() -> None:
         assert said in " ".join(LONG_INPUT.split())
 
 
+def test_the_pages_say_what_the_pooled_tests_show() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in (saved_documents.RUN / "table-pooled.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    whole = [row for row in rows if row[0].startswith("`aligned-100`") and row[2] == "all"]
+    significant = [(row[1], row[4]) for row in whole if float(row[6]) < 0.05]
+    lengths = [f"parliament-{words}" for words in (50, 100, 400)]
+    assert [test for test, metric in significant if metric == "chrF"] == lengths
+    assert [test for test, metric in significant if metric == "BLEU"] == ["parliament-100"]
+    rival = {
+        row[2]: row for row in rows if row[0].startswith("`aligned-50`") and row[1::3][:2] == ["parliament-50", "BLEU"]
+    }
+    assert rival["a longer sentence than 50"][5].startswith("+1.56 ") and rival["sentences up to 50"][5].startswith(
+        "-0.48 "
+    )
+    for said in ("350 of the 479", "1.56 BLEU", "it scores lower by 0.48, which is not significant"):
+        assert said in " ".join(LONG_INPUT.split())
+
+
 def test_verdicts_need_all_seeds() -> None:
     def seed(low: float, high: float, p: float) -> paired_tests.PairedTest:
         middle = (low + high) / 2
