@@ -41,7 +41,7 @@ import json
 import math
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -338,8 +338,8 @@ def appendix() -> str:
         "`python corpora/check.py FOLDER` compares your files with it, and `--fetch multi30k` downloads a corpus.",
         "",
         "`scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and p-values;",
-        "pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click on a",
-        "column's name. `python docs/saved_results.py` generates this page.",
+        "pandas reads it as it is. On the site, each run has a page with all its scores, which sorts by a click on",
+        "a column's name. `python docs/saved_results.py` generates this page.",
     ]
     for name, run in runs().items():
         files = [path.name for path in sorted((RESULTS / name).iterdir()) if path.suffix != ".png"]
@@ -357,9 +357,10 @@ def buckets_of(run: str) -> Iterator[tuple[str, str, BucketScore]]:
                     yield test_set, system, bucket
 
 
-def sortable_table() -> str:
-    """One HTML table of all saved scores: a row for each run, test set, system and bucket with pairs."""
-    kept = {run: about for run, about in runs().items() if (RESULTS / run / "scores.csv.xz").exists()}
+def sortable_table(names_of_runs: Iterable[str]) -> str:
+    """An HTML table of the saved scores of some runs: a row for each test set, system and bucket with pairs."""
+    known = runs()
+    kept = {run: known[run] for run in names_of_runs if (RESULTS / run / "scores.csv.xz").exists()}
     all_buckets = [(run, *named) for run in kept for named in buckets_of(run)]
     scored = set(chain.from_iterable(bucket.scores for *_, bucket in all_buckets))
     shown = [score_format for score_format in SCORE_FORMATS if score_format[0] in scored]
@@ -368,7 +369,12 @@ def sortable_table() -> str:
     lines = ["## All scores", "", '<div class="all-scores">', f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>"]
     for run, test_set, system, bucket in all_buckets:
         command = html.escape(re.sub(r"\\\s+", "", kept[run]["command"]).replace("\n", "; "))
-        cells = [f'<a href="#{run}" title="{command}">{run}</a>', test_set, system, html.escape(bucket.label)]
+        cells = [
+            f'<a href="../appendix.html#{run}" title="{command}">{run}</a>',
+            test_set,
+            system,
+            html.escape(bucket.label),
+        ]
         cells += [str(bucket.n), str(bucket.seeds)]
         for metric, _, format_spec in shown:
             value = bucket.score(metric)

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "src/hf_posenc/metrics/translation_audit/README.md": "translation_audit.md",
     "model_cards/README.md": "model_cards/index.md",
 }
+NOT_SEARCHED, SEARCHED_FIRST = "---\nsearch:\n  exclude: true\n---\n", "---\nsearch:\n  boost: 5\n---\n"
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?(\s+\"[^\"]*\")?\)")
 
@@ -70,6 +71,7 @@ def run_page(run: Path) -> str:
             overview.read_text(encoding="utf-8") if overview.exists() else "",
             "Files: " + ", ".join(f"[{name}]({name})" for name in names if name not in figures),
             *(f"## {name.removesuffix('.png')}\n\n![{name}]({name})" for name in figures),
+            sortable_table([run.name]),
         ]
     )
 
@@ -95,16 +97,15 @@ def gather(folder: Path) -> None:
         elif path.is_file():
             target.write_text(turned(page_of(path), source, known), encoding="utf-8")
     for run in runs():
-        (folder / "results" / run / "index.md").write_text(run_page(ROOT / "docs/results" / run), encoding="utf-8")
-    appendix = folder / "results" / "appendix.md"
-    text = appendix.read_text(encoding="utf-8")
-    # 3000 rows of numbers would drown what a reader searches for.
-    appendix.write_text(f"---\nsearch:\n  exclude: true\n---\n{text}\n{sortable_table()}", encoding="utf-8")
+        # 3000 rows of numbers would drown what a reader searches for.
+        page = f"{NOT_SEARCHED}{run_page(ROOT / 'docs/results' / run)}"
+        (folder / "results" / run / "index.md").write_text(page, encoding="utf-8")
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))
     for name in encoding_words():
-        (folder / "reference" / "encodings" / f"{name}.md").write_text(encoding_page(name), encoding="utf-8")
+        page = f"{SEARCHED_FIRST}{encoding_page(name)}"
+        (folder / "reference" / "encodings" / f"{name}.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
 
 def test_the_sortable_table_covers_every_saved_table() -> None:
     """Each system of each table of a test set, in each length bucket that has pairs."""
-    table = saved_results.sortable_table()
+    table = saved_results.sortable_table(saved_results.runs())
     rows = {tuple(re.findall(r"<td>(?:<a [^>]*>)?(.*?)(?:</a>)?</td>", line)[:4]) for line in table.splitlines()}
     known = {
         test_set
