@@ -239,6 +239,7 @@ def test_a_corpus_has_the_keys_that_are_read() -> None:
     known = {key for kind, others in CORPUS_TYPES.items() for key in (kind, *others)} | {
         "max_examples",
         "concatenate",
+        "normalize",
         *LANGUAGE_KEYS,
         *TAG_KEYS,
     }

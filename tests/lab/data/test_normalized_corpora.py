@@ -8,7 +8,7 @@ import yaml
 from datasets import Dataset
 from support.experiments import TINY, load
 
-from hf_posenc.lab.data.corpus import normalize_pairs
+from hf_posenc.lab.data.corpus import load_pairs, normalize_pairs
 from hf_posenc.lab.data.segmentation import SEGMENT_SEPARATOR
 from hf_posenc.lab.run.prepare import prepare
 from hf_posenc.lab.run.prepared_run import PreparedRun
@@ -54,6 +54,17 @@ def test_sources_of_all_corpora_are_normalized_and_targets_are_not(config: Path)
 
 
 @pytest.mark.full
+def test_one_corpus_of_several_is_normalized_after_it_is_concatenated() -> None:
+    """Its source is normalized and its target is not; the other corpus has the same sentences as they are."""
+    corpus = {"generator": {"seed": 1, "pairs": 4, "min_words": 6, "max_words": 9}, "concatenate": 2}
+    both = {"corpora": [corpus, corpus | {"normalize": {"source": STEPS}}]}
+    pairs = load_pairs(both, source_language="de", target_language="en")
+    plain, changed = texts(pairs, "de")[:2], texts(pairs, "de")[2:]
+    assert changed == [" ".join(text.lower().replace(",", " ").replace(".", " ").split()) for text in plain]
+    assert not any(map(is_normalized, plain))
+    assert texts(pairs, "en")[:2] == texts(pairs, "en")[2:]
+
+
 def test_references_are_normalized_with_the_target(config: Path) -> None:
     experiment = load(config, "data.normalize={source: [], target: [lowercase]}")
     system = prepare(experiment).system("relative")

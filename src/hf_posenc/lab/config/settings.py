@@ -104,6 +104,24 @@ Generator = Annotated[
     Predicate(lambda generator: all(map(find_spec, ("babel", "num2words")))),
     Field(description="keys and values, with the extra of that name (`pip install 'hf-posenc[generator]'`)"),
 ]
+NormalizationSteps = Annotated[
+    list[Annotated[str, OneOf(NORMALIZATION_STEPS)]],
+    Predicate(lambda steps: len(set(steps)) == len(steps)),
+    Field(description=f"a list in which each is one of {', '.join(NORMALIZATION_STEPS)}, each once"),
+]
+
+
+class NormalizationKeys(Keys):
+    """Keys of `data.normalize`, and of the `normalize` of a corpus: the steps of each side, in their order.
+
+    `source`: steps of the source side: `lowercase`, and `no_punctuation`, which makes punctuation marks spaces.
+    `target`: the same of the target side, references included.
+    """
+
+    source: NormalizationSteps = []
+    target: NormalizationSteps = []
+
+
 CORPORA = "a list of one corpus or more, such as [{files: [a.de, a.en]}, {files: pairs.tsv}]"
 
 
@@ -123,6 +141,7 @@ class CorpusKeys(Keys):
     `source_tag`, `target_tag`: language tags, each one of `data.tags`.
     `max_examples`: only the first pairs.
     `concatenate`: this many consecutive pairs become one.
+    `normalize`: steps that change the text of this corpus alone, not remembered in the tokenizer; keys below.
     """
 
     dataset: Text | None = None
@@ -142,29 +161,12 @@ class CorpusKeys(Keys):
     target_tag: Text | None = None
     max_examples: PositiveInt | None = None
     concatenate: PositiveInt | None = None
+    normalize: Annotated[dict[str, list[str]], KeysOf(NormalizationKeys)] | None = None
 
     @model_validator(mode="after")
     def check_type(self) -> Self:
         validate_corpus_keys([name for name in self.model_fields_set if getattr(self, name) is not None])
         return self
-
-
-NormalizationSteps = Annotated[
-    list[Annotated[str, OneOf(NORMALIZATION_STEPS)]],
-    Predicate(lambda steps: len(set(steps)) == len(steps)),
-    Field(description=f"a list in which each is one of {', '.join(NORMALIZATION_STEPS)}, each once"),
-]
-
-
-class NormalizationKeys(Keys):
-    """Keys of `data.normalize`: the steps of each side, in their order.
-
-    `source`: steps of the source side: `lowercase`, and `no_punctuation`, which makes punctuation marks spaces.
-    `target`: the same of the target side, references included.
-    """
-
-    source: NormalizationSteps = []
-    target: NormalizationSteps = []
 
 
 Corpus = Annotated[CorpusSpec, KeysOf(CorpusKeys), Field(description="a corpus, such as {files: [train.de, train.en]}")]

@@ -158,9 +158,9 @@ def load_pairs(
                 f"source_language and target_language must differ, but both are {source!r}; name one of each."
             )
 
+    sides = {"source_language": languages[0], "target_language": languages[1]}
     if "corpora" in spec:
-        given = {"source_language": languages[0], "target_language": languages[1]}
-        parts = [load_pairs(part, **given, folder=folder, separator=separator) for part in spec["corpora"]]
+        parts = [load_pairs(part, **sides, folder=folder, separator=separator) for part in spec["corpora"]]
         pairs = datasets.concatenate_datasets(parts)
     elif "dataset" in spec:
         pairs = load_dataset_pairs(spec, languages, folder)
@@ -185,6 +185,7 @@ def load_pairs(
         pairs = pairs.select(range(min(spec["max_examples"], len(pairs))))
     if "concatenate" in spec:
         pairs = concatenate_consecutive(pairs, spec["concatenate"], separator)
+    pairs = normalize_pairs(pairs, spec.get("normalize", {}), separator=separator, **sides)
     return rename_languages(pairs, languages, names)
 
 
@@ -329,7 +330,7 @@ def validate_corpus_keys(keys: Collection[str]) -> None:
     [corpus_type] = types
     known = [corpus_type, *CORPUS_TYPES[corpus_type]]
     if corpus_type != "text":
-        known += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
+        known += ["max_examples", "concatenate", "normalize", *LANGUAGE_KEYS, *TAG_KEYS]
     validate_names(keys, known, f"a description of data ({', '.join(known)})")
     document_keys = [key for key in ("document_ids", "min_words") if key in keys]
     if corpus_type == "files" and len(document_keys) == 1:
