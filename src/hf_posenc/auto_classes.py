@@ -13,6 +13,7 @@ from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, 
 from .encodings.registry import POSITION_ENCODINGS, build_position_encodings
 from .hosts.auto_classes import register_hosts
 from .hosts.configuration_posenc_host import HostConfig
+from .hosts.host_card import write_host_card
 from .hub.checkpoint_code import write_checkpoint_code
 from .tokenizer.tokenization_posenc import PosEncTokenizer
 from .transformer.configuration_base import BaseConfig
@@ -55,11 +56,12 @@ def write_model_code(folder: Path, config: BaseConfig) -> None:
 
 
 def write_host_code(folder: Path, config: HostConfig) -> None:
-    """Write the code of a host with other positions: ours alone, as transformers has the host's."""
+    """Write the code of a host with other positions, ours alone as transformers has the host's, and a model card."""
     names = {name for encoding in config.layer_encodings for name in encoding.split("+")} & POSITION_ENCODINGS.keys()
     used: dict[str, dict[str, Any]] = {"transformer.plans.selection": {}}
     used["encodings.registry"] = {name: POSITION_ENCODINGS[name].encoding for name in sorted(names)}
     write_checkpoint_code(folder, ["configuration_posenc_host", "modeling_posenc_host"], used)
+    write_host_card(folder, config)
 
 
 def write_tokenizer_code(folder: Path) -> None:

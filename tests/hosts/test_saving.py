@@ -69,6 +69,12 @@ def test_the_config_says_what_was_changed(tmp_path):
     assert saved["model_type"] == "posenc_llama" and saved["architectures"] == ["PosEncLlamaForCausalLM"]
     assert saved["position_encoding_type"] == ["rotary+window", "rotary+window", "rotary+window", "host"]
     assert saved["position_encoding_parameters"] == {"window_size": 5, "window_lookahead": None, "window_sinks": 1}
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for said in ("`rotary+window, host`", "vLLM, llama.cpp", "`posenc_llama`, and\nrefuse the checkpoint"):
+        assert said in card
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"
     config = AutoConfig.from_pretrained(tmp_path)
     assert type(config).__name__ == "PosEncLlamaConfig" and config.layer_encodings == saved["position_encoding_type"]
 

@@ -307,6 +307,7 @@ def add_run_commands(add_command: AddCommand) -> None:
     command.add_argument("system", help="the system's name")
     command.add_argument("--repo-id", help="the repository that the card's examples load")
     command.add_argument("--license", help="licence of the training data, if the config states none or another")
+    command.add_argument("--domain", help="what the training text is, if the config does not say")
 
     add_command("encodings", "print the registered encodings as a Markdown table")
     add_command("alignments", "print the registered alignments as a Markdown table")

@@ -295,7 +295,7 @@ def card(options: argparse.Namespace) -> None:
     """Print a model card."""
     from .reports.card import model_card
 
-    print(model_card(options.run, options.system, options.repo_id, options.license))
+    print(model_card(options.run, options.system, options.repo_id, options.license, options.domain))
 
 
 def encodings(options: argparse.Namespace) -> None:

@@ -201,7 +201,7 @@ WITHOUT_PACKAGE = "import sys\nsys.modules['hf_posenc'] = None\nimport torch\nto
 def test_the_examples_run_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the package here, without it in a process that cannot import it; both print the same translations."""
     folder = run_folder(tmp_path) / "tiny" / "model"
-    tokenizer = PosEncTokenizer.train(["A sentence in de, a sentence in en."] * 9, 284)
+    tokenizer = PosEncTokenizer.train(["Alle Menschen sind frei und gleich an Würde und Rechten geboren."] * 9, 284)
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
     model = tiny_model("relative", **sizes).float()
     model.save_pretrained(folder)
@@ -213,7 +213,8 @@ def test_the_examples_run_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFi
     assert "hf_posenc" not in without
     exec(with_package.replace("someone/tiny", str(folder)), {})
     printed = capsys.readouterr().out
-    assert printed == f"{model.translate(['A sentence in de.'], tokenizer)}\n"
+    sentence = "Alle Menschen sind frei und gleich an Würde und Rechten geboren."
+    assert printed == f"{model.translate([sentence], tokenizer, num_beams=SETTINGS['score']['num_beams'])}\n"
     child = subprocess.run(
         [sys.executable, "-P", "-c", WITHOUT_PACKAGE + without.replace("someone/tiny", str(folder))],
         env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
@@ -380,7 +381,7 @@ def test_a_licence_that_is_given_replaces_that_of_the_config(
     command_line()
     made = ModelCard(capsys.readouterr().out)
     assert made.data.license == "mit" and "The licence of the data is mit." in flat(made.text)
-    with pytest.raises(ValueError, match=r"licence must be .*cc-by-4\.0, but .* empty"):
+    with pytest.raises(ValueError, match=r"license must be .*cc-by-4\.0 .*, but .* empty"):
         model_card(folder, "tiny", licence=" ")
 
 
@@ -460,10 +461,12 @@ def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     ]
     assert {result.metric_type for result in results} == {"bleu"}
     assert len({result.unique_identifier for result in results}) == 6
-    path.write_text(path.read_text(encoding="utf-8") + "  max_per_bucket: 2\n", encoding="utf-8")
-    drawn = model_card(tmp_path, "tiny")
-    assert drawn.data.eval_results[0].dataset_type == "news"
-    assert "At most 2 pairs of each bucket were sampled" in flat(drawn.text)
+    settings = path.read_text(encoding="utf-8")
+    for most, num_published in ((3, None), (4, 6)):
+        path.write_text(f"{settings}  max_per_bucket: {most}\n", encoding="utf-8")
+        sampled = model_card(tmp_path, "tiny")
+        assert (sampled.data.eval_results and len(sampled.data.eval_results)) == num_published
+        assert f"At most {most} pairs of each bucket were sampled" in flat(sampled.text)
 
 
 def test_concatenated_pairs_are_not_reported_as_a_dataset_of_the_hub(tmp_path: Path) -> None:
@@ -519,6 +522,18 @@ def test_a_card_says_the_case_of_its_references_where_it_is_known(
     text = flat(model_card(folder, "tiny").text)
     assert ["cased" in text, "lower-cased" in text] == [said is not None, said == "lower-cased"]
     assert text.count("example from") == (2 if references else 0)
+
+
+@pytest.mark.parametrize("text", ["Alle Menschen", "alle menschen"])
+def test_a_card_without_test_text_has_the_case_of_the_translations_and_a_known_sentence(tmp_path: Path, text: str):
+    folder = run_folder(tmp_path, domain="laws and treaties")
+    (folder / "tiny" / "translations").mkdir()
+    SystemPaths(folder / "tiny").translation("news").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
+    card = model_card(folder, "tiny").text
+    sentence = "Alle Menschen sind frei und gleich an Würde und Rechten geboren."
+    case, sample = ("cased", sentence) if text[0] == "A" else ("lower-cased", sentence.lower())
+    assert f"- letters of the target: {case}\n" in card and "- domain: laws and treaties\n" in card
+    assert card.count(f'model.translate(["{sample}"], tokenizer, num_beams=4)') == 2
 
 
 def test_examples_of_sampled_test_sets_are_the_pairs_that_were_translated(tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ class DataSettings(Keys):
     `language`: language code of plain text, in place of source_language and target_language.
     `allow_overlap`: test sets, or `validation`, that may share pairs with the training text.
     `license`: licence of the training data for the model card, by the Hub's name (cc-by-4.0) or as free text.
+    `domain`: what the training text is, for the model card, such as news and talks.
     """
 
     source_language: Language
@@ -226,6 +227,7 @@ class DataSettings(Keys):
     balance_lengths: PositiveInt | None = None
     allow_overlap: list[Text] = []
     license: Text | None = None
+    domain: Text | None = None
     language: Text | None = None
 
     @model_validator(mode="before")

@@ -37,7 +37,7 @@ from ..config.settings import DataSettings, ScoreSettings, System
 from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
-from ..results.records import SystemScores, TrainingSummary
+from ..results.records import ScoredTestSet, SystemScores, TrainingSummary
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
 from ..results.saved_files import SavedSettings, parse_file, read_json_lines
 from ..results.tables import SCORE_FORMATS, TableRows, length_table
@@ -185,6 +185,13 @@ def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in PRECOMPUTED_SCORERS}
 MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
+# A sample input where a run's test text is not at hand: article 1 of the Universal Declaration of Human Rights.
+SAMPLE_SENTENCES = {
+    "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren.",
+    "en": "All human beings are born free and equal in dignity and rights.",
+    "es": "Todos los seres humanos nacen libres e iguales en dignidad y derechos.",
+    "fr": "Tous les êtres humains naissent libres et égaux en dignité et en droits.",
+}
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
@@ -195,21 +202,33 @@ def write_card(run_folder: Path, system: str, repository: str | None = None) -> 
     return path
 
 
-def model_card(run_folder: Path, system: str, repository: str | None = None, licence: str | None = None) -> ModelCard:
+def model_card(
+    run_folder: Path,
+    system: str,
+    repository: str | None = None,
+    licence: str | None = None,
+    domain: str | None = None,
+) -> ModelCard:
     """The card of a scored system, from its saved files. `repository` is what its code loads, by default
-    `repository_name`. `licence` of the data replaces that of the config.
+    `repository_name`. `licence` and `domain` of the data replace those of the config.
 
     A FileNotFoundError if a file is missing, a ValueError if one is truncated or contradicts the others.
     """
     run = read_scored_system(run_folder / system)
-    if licence is not None:
-        if not licence.strip():
-            raise ValueError("A licence must be a name such as cc-by-4.0, but it is empty. Name it or leave it out.")
-        run = replace(run, data=run.data.model_copy(update={"license": licence}))
+    for field, value in {"license": licence, "domain": domain}.items():
+        if value is not None:
+            if not value.strip():
+                raise ValueError(
+                    f"The {field} must be a text, such as cc-by-4.0 or news, but it is empty. Leave it out."
+                )
+            run = replace(run, data=run.data.model_copy(update={field: value}))
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
         rows = translated_pairs(run_folder, system, run)
-        values = card_values(run, system, name) | {"examples": examples(rows), "letter_case": letter_case(run, rows)}
+        shown = examples(rows)
+        case = letter_case(run, [row["reference"] for row in rows] or translated_texts(run_folder, system, run))
+        values = card_values(run, system, name) | {"examples": shown, "letter_case": case}
+        values["sample"] = sample_input(run, shown, case)
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
         return ModelCard(render_card(values))
 
@@ -247,15 +266,30 @@ def translated_pairs(run_folder: Path, system: str, run: ScoredSystem) -> list[d
     return rows
 
 
-def letter_case(run: ScoredSystem, rows: Sequence[Mapping[str, str]]) -> str | None:
-    """The case of the references' letters; None if they are unknown, or of a script without case."""
-    references = [row["reference"] for row in rows]
-    if any(text != text.lower() for text in references):
+def translated_texts(run_folder: Path, system: str, run: ScoredSystem) -> list[str]:
+    """The saved translations of a run whose test text is not at hand."""
+    files = [SystemPaths(run_folder / system).translation(test) for test in run.scores.tests]
+    lines = chain.from_iterable(read_json_lines(path) for path in files if path.is_file())
+    return [line["text"] for line in lines]
+
+
+def letter_case(run: ScoredSystem, target_texts: Sequence[str]) -> str | None:
+    """The case of the target's letters; None if there are no texts, or only of a script without case."""
+    if any(text != text.lower() for text in target_texts):
         return "cased"
-    is_lowercase = any(text != text.upper() for text in references) or "lowercase" in run.data.normalize.get(
+    is_lowercase = any(text != text.upper() for text in target_texts) or "lowercase" in run.data.normalize.get(
         "target", ()
     )
     return "lower-cased" if is_lowercase else None
+
+
+def sample_input(run: ScoredSystem, shown: Mapping[str, Mapping[str, str]], case: str | None) -> str:
+    """The sentence that the card's code translates: a test sentence, else one that everybody knows, in its case."""
+    if shown:
+        return min((pair["source"] for pair in shown.values()), key=len)
+    language = run.data.language or run.data.source_language
+    sentence = SAMPLE_SENTENCES.get(language, SAMPLE_SENTENCES["en"])
+    return sentence.lower() if case == "lower-cased" else sentence
 
 
 def examples(rows: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -306,12 +340,19 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         "train": arguments_with_defaults(run.settings["train"]),
         "chosen": yaml.safe_dump(own_settings, sort_keys=False).strip(),
         "hub_id": partial(hub_id, run),
-        "corpora": corpus_leaves(run.data.train),
+        "corpora": (corpora := corpus_leaves(run.data.train)),
+        "is_synthetic": all(corpus.get("generator") for corpus in corpora),
         "tables": tables,
         "notes": list(dict.fromkeys(notes)),
         "references": list(dict.fromkeys(map(bibtex, references))),
-        "example": f"A sentence in {run.data.source_language}.",
+        "decoding": decoding_arguments(run.score),
     }
+
+
+def decoding_arguments(score: ScoreSettings) -> str:
+    """The arguments of `translate` with which the scored translations were decoded."""
+    length = f", max_new_tokens={score.max_new_tokens}" if score.max_new_tokens else ""
+    return f"num_beams={score.num_beams}{length}"
 
 
 def stack_sizes(config: JsonObject) -> JsonObject:
@@ -360,7 +401,7 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
 
 
 def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
-    """The scores of all pairs of each test set, the first metric of every set first.
+    """The scores of all pairs of each test set that was not sampled, the first metric of every set first.
 
     A model index has one name for all results of the same dataset, configuration, split and revision. Therefore a set
     has the Hub's id only if it is the unchanged dataset and no other set has that id. Otherwise it has its own name and
@@ -375,7 +416,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
         dataset: JsonObject = {"dataset_type": hub_id(run, spec.get("dataset"))}
         for key, field in (("name", "dataset_config"), ("split", "dataset_split"), ("revision", "dataset_revision")):
             dataset[field] = spec.get(key)
-        is_changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
+        is_changed = num_joined > 1 or spec.get("max_examples") or spec.get("concatenate")
         if is_changed or dataset["dataset_type"] is None or dataset in datasets.values():
             own_name = re.sub(r"[^\w.-]+", "-", test)
             dataset = {"dataset_type": own_name, "dataset_revision": result.test_set_sha256[:12]}
@@ -383,11 +424,17 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     for metric, metric_name in METRIC_NAMES.items():
         for test, result in run.scores.tests.items():
             score = result.overall.score(metric)
-            if result.overall.n and score is not None:
+            if result.overall.n and score is not None and not is_sampled(run.score, result):
                 yield EvalResult(
                     task_type=task_type, task_name=task, dataset_name=test, **datasets[test],
                     metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
                 )  # fmt: skip
+
+
+def is_sampled(score: ScoreSettings, result: ScoredTestSet) -> bool:
+    """Whether pairs of a test set may have been left out, so that the score over all pairs is of no real text."""
+    most = score.max_per_bucket
+    return most is not None and any(bucket.n >= most for bucket in result.buckets)
 
 
 def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
