@@ -19,7 +19,7 @@ READY := $(VENV)/.hf-posenc-installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-slow test-rest test-transformers check docs format benchmark clean
+.PHONY: help install quickstart checkpoints dist test test-all test-slow test-rest test-transformers check docs format benchmark clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,15 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
 	$(RUN) train.py configs/quickstart.yaml
+
+checkpoints: quickstart  ## the quickstart's models as one file for a release, dist/quickstart-models.tar.gz
+	mkdir -p dist
+	tar -czf dist/quickstart-models.tar.gz -C runs $$(cd runs && ls -d quickstart/*/model)
+
+dist: $(READY)  ## the package as a wheel in dist/, checked by twine
+	rm -f dist/*.whl
+	$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(RUN) -m twine check --strict dist/*.whl
 
 test: $(READY)  ## the fast tests, on a few encodings (TESTS="FILE ..." for some of them)
 	$(PYTEST) -m "not full and not slow" $(TESTS)
@@ -73,4 +82,4 @@ benchmark: $(READY)  ## the cost of a step of training and of decoding under eac
 	$(RUN) benchmarks/batching.py
 
 clean:  ## remove the virtual environment and what tools left behind; runs stay
-	rm -rf .venv .venv-oldest .venv-newest .pytest_cache .ruff_cache .mypy_cache build dist site
+	rm -rf .venv .venv-oldest .venv-newest .venv-wheel .pytest_cache .ruff_cache .mypy_cache build dist site
