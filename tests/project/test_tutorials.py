@@ -83,7 +83,8 @@ def test_the_commands_of_the_pages_exist(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block as it stands, but for smaller and fewer data and steps."""
     smaller = (
-        "configs/quickstart.yaml train.max_steps=4 train.save_steps=4 data.train.generator.pairs=400 "
+        "configs/quickstart.yaml train.max_steps=4 train.save_steps=4 "
+        "'data.train.corpora=[{generator: {seed: 1, pairs: 400, min_words: 6, max_words: 24}}]' "
         "data.test.generated.generator.pairs=6 data.test.generated.generator.max_words=30 score.bootstrap_samples=100 "
         "score.max_new_tokens=12 model.d_model=16 model.encoder_layers=1 model.decoder_layers=1 num_parallel=1"
     )

@@ -232,7 +232,7 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
         "| `learned_max_positions` | 64 |",
         "| parameters | 39,168 |",
         "| encoder | 2 layers of 2 attention heads and feed-forward width 24, a vocabulary of 29 subwords |",
-        "- pairs: 2,500 synthetic pairs of 6 to 12 tokens from hf_posenc's generator (seed 1)",
+        "- pairs: 2,500 synthetic pairs from hf_posenc's generator (`seed 1, 6 to 12 tokens`)",
         "- vocabulary: bpe, trained on the unfiltered text, one for both languages",
         "- length filter: at most 40 subwords on either side, which left 2,060 pairs",
         "| steps | 6 |",
@@ -403,7 +403,7 @@ def test_a_licence_that_is_given_replaces_that_of_the_config(
         ({"dataset": "here/corpus"}, "a dataset in the local folder `corpus`", None),
         (
             {"corpora": [{"dataset": "wmt/wmt14", "revision": None}, {"files": "a.tsv", "concatenate": 2}]},
-            "the Hub's dataset [wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14); the files `a.tsv`, 2 "
+            "the Hub's dataset [wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14) - pairs: the files `a.tsv`, 2 "
             "consecutive pairs concatenated into one",
             ["wmt/wmt14"],
         ),

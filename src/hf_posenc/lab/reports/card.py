@@ -225,10 +225,9 @@ def model_card(
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
         rows = translated_pairs(run_folder, system, run)
-        shown = examples(rows)
         case = letter_case(run, [row["reference"] for row in rows] or translated_texts(run_folder, system, run))
-        values = card_values(run, system, name) | {"examples": shown, "letter_case": case}
-        values["sample"] = sample_input(run, shown, case)
+        values = card_values(run, system, name) | {"examples": examples(rows), "letter_case": case}
+        values["sample"] = sample_input(run, [row["source"] for row in rows], case)
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
         return ModelCard(render_card(values))
 
@@ -283,10 +282,10 @@ def letter_case(run: ScoredSystem, target_texts: Sequence[str]) -> str | None:
     return "lower-cased" if is_lowercase else None
 
 
-def sample_input(run: ScoredSystem, shown: Mapping[str, Mapping[str, str]], case: str | None) -> str:
-    """The sentence that the card's code translates: a test sentence, else one that everybody knows, in its case."""
-    if shown:
-        return min((pair["source"] for pair in shown.values()), key=len)
+def sample_input(run: ScoredSystem, sources: Sequence[str], case: str | None) -> str:
+    """The text that the card's code translates: the shortest test source, else a sentence that everybody knows."""
+    if texts := [source for source in sources if source.strip()]:
+        return min(texts, key=len)
     language = run.data.language or run.data.source_language
     sentence = SAMPLE_SENTENCES.get(language, SAMPLE_SENTENCES["en"])
     return sentence.lower() if case == "lower-cased" else sentence
