@@ -670,7 +670,7 @@ class TestPage:
             now = changed(page, "#attention", now)
         page.get_by_label("encoder", exact=True).check()
         now = changed(page, "#attention", now)
-        typed(page, "Joined so many times", 5)
+        typed(page, "Repeat", 5)
         page.get_by_role("button", name="Translate", exact=True).click()
         page.get_by_text("at most 12 tokens, as many as there are positions for").wait_for()
 

@@ -244,7 +244,7 @@ async def serve_png(request: Request) -> Response:
 def build_page(run: ExplorerRun) -> gr.Blocks:
     """The page with its five tabs."""
     with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
-        gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
+        gr.Markdown("# hf_posenc explorer\nWhat a position encoding adds, does, and changes in a translation.")
         viewport = gr.Number(value=NARROW_PIXELS, visible=False)
         with gr.Tab("See"):
             see_first = see_tab(run, viewport)

@@ -329,7 +329,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
     translation_state = gr.Textbox("{}", visible=False)
     text = gr.Textbox(german, label="German sentence, or the source language of your models", lines=2, max_lines=8)
     with gr.Row():
-        times = slider(1, MAX_REPEATS, 1, label="Joined so many times", min_width=260)
+        times = slider(1, MAX_REPEATS, 1, label="Repeat", min_width=260)
         beams = slider(1, MAX_BEAMS, 5, label="Beams", min_width=260)
     systems = gr.CheckboxGroup(run.systems, value=run.systems[:4], label="Systems")
     with gr.Row():
@@ -438,7 +438,8 @@ SECONDS_A_WORD = 0.5
 
 def stream_tab(run: ExplorerRun) -> Event:
     """Build the tab; returns the event for its opening."""
-    first_text = f"{generated_sentence(0)[0]} {generated_sentence(1)[0]} "
+    # Longer than the lookahead, so that the tab opens with a translation.
+    first_text = "".join(f"{generated_sentence(number)[0]} " for number in range(5))
     text = gr.Textbox(first_text, label="Text, as it is being written: type, or paste", lines=3, max_lines=8)
     system = gr.Radio(run.systems, value=default_system(run), label="System")
     read_button = gr.Button("Read it word by word", variant="primary")
