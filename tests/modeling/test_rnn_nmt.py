@@ -204,9 +204,9 @@ REFUSED = {
         r"'encoder_attention_heads' is no field of RnnNmtConfig; the nearest one is 'encoder_layers'",
     ),
     "a parameter of an encoding": ({"relative_clip": 4}, r"'relative_clip' is no field of RnnNmtConfig; the nearest"),
-    "no width": ({"d_model": 0}, r"d_model must be 1 or more, but it is 0"),
-    "no layers of the encoder": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0"),
-    "no layers of the decoder": ({"decoder_layers": 0}, r"decoder_layers must be 1 or more, but it is 0"),
+    "no width": ({"d_model": 0}, r"d_model must be from 1 to 16777216, but it is 0"),
+    "no layers of the encoder": ({"encoder_layers": 0}, r"encoder_layers must be from 1 to 1000, but it is 0"),
+    "no layers of the decoder": ({"decoder_layers": 0}, r"decoder_layers must be from 1 to 1000, but it is 0"),
     "unknown first weights": ({"initializer": "x"}, r"initializer must be one of xavier, torch, but it is 'x'"),
     "shared embeddings of two vocabularies": (
         {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 31},

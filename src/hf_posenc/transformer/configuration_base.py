@@ -67,7 +67,9 @@ class BaseConfig(PreTrainedConfig):
     def _validate_numbers(self) -> None:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
-            if name in SIZE_FIELDS or name.endswith(("vocab_size", "_ffn_dim")):
+            if name.endswith("vocab_size"):
+                is_valid, constraint = 1 <= value < 2**32, "from 1 to below 2**32"
+            elif name in SIZE_FIELDS or name.endswith("_ffn_dim"):
                 is_valid, constraint = 1 <= value <= MAX_SIZE, f"from 1 to {MAX_SIZE}"
             elif name.endswith(("_layers", "_heads")):
                 is_valid, constraint = 1 <= value <= MAX_LAYERS, f"from 1 to {MAX_LAYERS}"
