@@ -169,7 +169,7 @@ def test_the_models_loss_is_that_of_its_tokens_and_that_of_the_length(source, ta
     summed = model(input_ids=source, labels=target, num_items_in_batch=54).loss
     torch.testing.assert_close(summed, expected * target.numel() / 54, **FLOAT32)
     start = model.prepare_decoder_input_ids_from_labels(target)
-    with pytest.warns(UserWarning, match="length loss trains this alignment"):
+    with pytest.warns(UserWarning, match="trained only by outputs.length_loss"):
         outputs_without = model(input_ids=source, decoder_input_ids=start)
     smoothed = label_smoothed_loss(outputs_without, target, smoothing=0.0)
     torch.testing.assert_close(smoothed, expected, **FLOAT32)
