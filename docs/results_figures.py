@@ -25,9 +25,11 @@ from hf_posenc.lab.figures.score_plots import (
 )
 from hf_posenc.lab.figures.style import (
     FONT_SIZE,
+    LIMIT_COLOUR,
     MARKERS,
     WIDTH_INCHES,
     label_axes,
+    label_lines,
     line_styles,
     save_figure,
     style_axes,
@@ -213,6 +215,38 @@ def furthest_lengths() -> Figure:
     return figure
 
 
+def length_ratios() -> Figure:
+    """Length of the translations, relative to the references, by length of the documents: a panel for each training.
+
+    Systems of one seed are dashed.
+    """
+    words = (50, 100, 200, 400)  # of the shortest document of each test set
+    figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
+    for axes, limit in zip(figure.subplots(1, 2, sharey=True), (50, 100), strict=True):
+        run = "news-encodings-100-small" if limit == 100 else "news-encodings-small"
+        names = [name for name in scores(run) if name.endswith(f"-{limit}") and "near" not in name]
+        styles, ends = line_styles(names), {}
+        for name in names:
+            found = [saved_bucket(run, f"parliament-{least}", name, "all") for least in words]
+            ratios = [bucket.score("length_ratio") or math.nan for bucket in found]
+            colour, marker, _ = styles[name]
+            has_seeds = name.removesuffix(f"-{limit}") in SEVERAL_SEEDS
+            axes.plot(ratios, color=colour, marker=marker, markersize=4, linestyle="-" if has_seeds else "--")
+            ends[name.removesuffix(f"-{limit}")] = ratios[-1], colour
+        axes.axhline(1, color=LIMIT_COLOUR, linewidth=0.8, zorder=0)
+        axes.set_yscale("log")
+        axes.set_ylim(0.06, 3.5)
+        axes.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks(range(len(words)), [str(least) for least in words])
+        axes.set_title(f"trained to {limit} subwords", fontsize=FONT_SIZE)
+        label_axes(axes, "length of the documents in words, at least", "length ratio" if limit == 50 else "")
+        style_axes(axes)
+        label_lines(axes, ends)
+    return figure
+
+
+SEVERAL_SEEDS = ("sinusoidal", "relative", "aligned")
 NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "news-small/bleu-by-length-newstest_all": lambda: by_length("news-small", "newstest_all", NEWS_50, 50),
@@ -239,6 +273,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "cost/score-against-cost": score_against_cost,
     "latency/quality-over-latency": quality_over_latency,
     "furthest-lengths": furthest_lengths,
+    "news-encodings-small/length-ratio-parliament": length_ratios,
     "causal-news/perplexity-talks-whole": perplexity,
 }
 
@@ -254,6 +289,7 @@ TITLES = {
     "which-multi30k/ranking-of-test-sets": "Encodings that lead on single captions lose their score on several",
     "cost/score-against-cost": "At twice the training length, aligned alone keeps its BLEU",
     "latency/quality-over-latency": "Known sentences give more BLEU for the delay than an unbroken stream",
+    "news-encodings-small/length-ratio-parliament": "Documents: some encodings stop early, others do not stop in time",
     "furthest-lengths": "Language models: RoPE with a window is stable up to 16 times the training length",
     "causal-news/perplexity-talks-whole": "Language models: beyond training, perplexity depends on the encoding",
 }
