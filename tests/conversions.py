@@ -1,6 +1,6 @@
 """How exact conversions are: each family of transformers, both ways, on random models in float64.
 
-python tests/conversions.py        writes the table of docs/howto/convert_translators.md
+python tests/conversions.py        writes the table of docs/reference/compatibility.md
 
 Columns: the largest difference of a logit and of a gradient, sentences with equal generated tokens (greedy search and a
 beam of 4, after a forced language tag), and whether a model that comes back has the same weights, bit for bit.
@@ -29,7 +29,7 @@ from support.family_models import (  # noqa: E402 (tests/ is no package of the p
 from hf_posenc import PosEncForConditionalGeneration, from_transformers, to_transformers  # noqa: E402
 from hf_posenc.convert.checkpoints import FAMILIES  # noqa: E402
 
-PAGE = ROOT / "docs" / "howto" / "convert_translators.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- made by tests/conversions.py -->\n", "<!-- end -->\n"
 HEADER = ("family", "direction", "logits", "gradients", "generated", "weights after the way back")
 MODELS = 5  # of each family

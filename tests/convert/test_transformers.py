@@ -148,7 +148,7 @@ def test_in_float32_with_their_own_tables(model_type):
 
 
 def test_the_saved_table_has_every_family_and_both_directions():
-    page = Path(__file__).parents[2] / "docs" / "howto" / "convert_translators.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
     saved = page.read_text(encoding="utf-8").partition("made by tests/conversions.py -->\n")[2].partition("<!--")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in saved.splitlines()[2:]]
     directions = ("from transformers", "to transformers")
