@@ -1,10 +1,10 @@
 """The parts of docs/reference that are generated from the code, from saved results and from encodings.yaml.
 
-    python docs/reference_pages.py        writes the stored parts into their pages, between the marks
+    python docs/reference_pages.py        writes the stored parts between the marks, and the pages of the encodings
 
 A stored part stands between `<!-- generated: NAME -->` and `<!-- end -->`; a test compares it. What a command or `help`
 prints as well is not stored: the mark `<!-- site: NAME -->` becomes that part when docs/site_pages.py gathers the site.
-The site also has one page for each encoding, made by `encoding_page`.
+Each encoding has a page of its own, docs/reference/encodings/NAME.md, made by `encoding_page` and stored as a whole.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from unittest.mock import patch
 
 import yaml
+from formulas import formula_html
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
@@ -249,22 +250,23 @@ def encoding_page(name: str) -> str:
         "code": f"`{code}`",
     }
     parts = [
+        "<!-- Made by docs/reference_pages.py from the code, encodings.yaml and saved results. -->",
         f"# {said['title']}: `{name}`",
         f"{entry.summary} [All encodings](index.md)",
-        markdown_table(["property", "value"], [list(i) for i in properties.items()]),
+        markdown_table(["property", "value"], [list(i) for i in properties.items()]).rstrip(),
     ]
     if "figure" in said:
         parts.append(
             f"![{said['title']}](../../gallery/{said['figure']})\n\n[How to read it](../../explain/gallery.md)"
         )
     if entry.formula:
-        parts.append(f"## Formula\n\n```text\n{inspect.cleandoc(entry.formula)}\n```")
+        parts.append(f"## Formula\n\n{formula_html(entry.formula)}")
     if entry.encoding is not hf_posenc.PositionEncoding:
         notes = [inspect.cleandoc(str(text)) for text in (module and module.__doc__, entry.encoding.__doc__)]
         parts.append("## Notes\n\n" + "\n\n".join(notes))
     if entry.config_parameters:
         rows = [[f"`{p.name}`", f"`{p.default}`", p.constraint, p.meaning] for p in entry.config_parameters]
-        parts.append("## Parameters\n\n" + markdown_table(["field", "default", "must be", "meaning"], rows))
+        parts.append("## Parameters\n\n" + markdown_table(["field", "default", "must be", "meaning"], rows).rstrip())
     verdict = f"**Claim.** {said['claim']}\n\n**Verdict: {said['verdict']}.** {said.get('evidence', '')}".rstrip()
     parts.append(f"## The claim, and our verdict\n\n{verdict}\n\n**Known failures.** {said['failures']}")
     parts.append("## Own results\n\n" + (own_results(said.get("rows", [name.replace("_", "-")])) or "None saved."))
@@ -310,10 +312,12 @@ def completed(text: str) -> str:
 
 
 def main() -> None:
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (new := refreshed(text)) != text:
-            page.write_text(new, encoding="utf-8")
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.md"))}
+    current = {page: refreshed(text) for page, text in pages.items()}
+    current |= {REFERENCE / "encodings" / f"{name}.md": encoding_page(name) for name in encoding_words()}
+    for page, text in current.items():
+        if pages.get(page) != text:
+            page.write_text(text, encoding="utf-8")
             print(page.relative_to(ROOT))
 
 

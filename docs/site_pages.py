@@ -1,4 +1,4 @@
-"""Gathers what the site shows into one folder: docs/, pages from elsewhere, a page for each saved run and encoding.
+"""Gathers what the site shows into one folder: docs/, pages from elsewhere, a page for each saved run.
 
     python docs/site_pages.py FOLDER        what `make docs` does before it builds the site
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
 sys.path.insert(0, str(Path(__file__).parent))  # for a test that runs this file
-from reference_pages import completed, encoding_page, encoding_words
+from reference_pages import completed, encoding_words
 from saved_results import runs, sortable_table
 
 ROOT = Path(__file__).parents[1]
+ENCODINGS = ROOT / "docs" / "reference" / "encodings"
 ELSEWHERE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -80,6 +81,8 @@ def page_of(path: Path) -> str:
     """A file's text with the parts made at build time, without front matter, and with a heading, which a saved table
     has not."""
     text = completed(FRONT_MATTER.sub("", path.read_text(encoding="utf-8")).lstrip())
+    if path.parent == ENCODINGS and path.stem in encoding_words():
+        return f"{SEARCHED_FIRST}{text}"
     headed = re.search("^# ", text, re.MULTILINE)
     return text if headed else f"# {path.parent.name}: {path.stem.removeprefix('table-')}\n\n{text}"
 
@@ -103,9 +106,6 @@ def gather(folder: Path) -> None:
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))
-    for name in encoding_words():
-        page = f"{SEARCHED_FIRST}{encoding_page(name)}"
-        (folder / "reference" / "encodings" / f"{name}.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

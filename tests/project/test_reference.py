@@ -4,6 +4,7 @@ import argparse
 import ast
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from hf_posenc.metrics.length_buckets import length_buckets
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+from formulas import formula_html, line_html  # noqa: E402
+
 REFERENCE = ROOT / "docs" / "reference"
+ENCODINGS = REFERENCE / "encodings"
 PAGES = runpy.run_path(str(ROOT / "docs" / "reference_pages.py"))
 MESSAGES = re.findall(r"```text\n(.*?)\n```", (REFERENCE / "faq.md").read_text(encoding="utf-8"), re.DOTALL)
 
@@ -38,6 +43,36 @@ def test_stored_parts_are_current() -> None:
     texts = {page: page.read_text(encoding="utf-8") for page in REFERENCE.rglob("*.md")}
     stale = [page for page, text in texts.items() if text != PAGES["refreshed"](text)]
     assert stale == [], "Run `python docs/reference_pages.py`."
+    stored = {page.stem: text for page, text in texts.items() if page.parent == ENCODINGS and page.stem != "index"}
+    made = {name: PAGES["encoding_page"](name) for name in PAGES["encoding_words"]()}
+    assert stored.keys() == made.keys()
+    assert [name for name in made if stored[name] != made[name]] == [], "Run `python docs/reference_pages.py`."
+
+
+def test_the_page_of_every_encoding_is_in_the_navigation() -> None:
+    pages = re.findall(r"reference/encodings/(\w+)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert pages == ["index", *POSITION_ENCODINGS]
+
+
+def test_a_formula_becomes_html() -> None:
+    html = line_html("score(i, j) = q_i . (k_j + aK[d]) / sqrt(K) - 2^(-8h/H) where j <= `window_size`, a number")
+    i, j, heads, minus = "<i>i</i>", "<i>j</i>", "8<i>h</i>/<i>H</i>", "\N{MINUS SIGN}"
+    assert html == (
+        f"score({i}, {j}) = <i>q</i><sub>{i}</sub> · (<i>k</i><sub>{j}</sub> + <i>a</i><sup><i>K</i></sup>[<i>d</i>])"
+        f" / √(<i>K</i>) {minus} 2<sup>{minus}{heads}</sup> where {j} ≤ <code>window_size</code>, a number"
+    )
+
+
+def test_no_formula_keeps_marks_of_plain_text_or_loses_a_word() -> None:
+    for name, entry in POSITION_ENCODINGS.items():
+        formula = entry.formula or ""
+        html = formula_html(formula)
+        text = re.sub(r"<code>\w+</code>", "", html)
+        assert not re.search(r"[_^`]|sqrt|&lt;-|&lt;=|\b(?:theta|delta|tau|psi|pi|sum)\b", text), name
+        opened, closed = (sorted(re.findall(pattern, html)) for pattern in (r"<(\w+)>", r"</(\w+)>"))
+        assert [tag for tag in opened if tag != "br"] == closed, name
+        shown, written = (set(re.findall(r"[A-Za-z]{5,}", words)) for words in (re.sub("<.*?>", "", html), formula))
+        assert shown == written - {"theta", "delta"}, name
 
 
 def test_every_part_stands_in_one_page() -> None:
