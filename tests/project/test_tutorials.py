@@ -1,5 +1,6 @@
 """What a reader of the start and how-to pages runs: it exists, it loads, and the tutorial works from top to bottom."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -14,6 +15,7 @@ from hf_posenc.lab.config.loading import load_experiment
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))
+NOTEBOOK = runpy.run_path(str(DOCS / "tutorial_notebook.py"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?: {4}|> )?(?:pip install \S+ && |cat \S+ \| )?((?:python|hf-posenc) .*)$", re.MULTILINE)
 
@@ -40,10 +42,32 @@ def test_the_readme_states_the_largest_difference_between_whole_and_segmented_do
     assert re.findall(r"(?:within|at most)\s+([\d.]+)\s+BLEU", text) == [f"{longest:.2f}", f"{largest:.2f}"]
 
 
-def test_the_notebook_is_what_the_script_makes_of_the_page() -> None:
-    script = runpy.run_path(str(DOCS / "tutorial_notebook.py"))
+def test_the_notebook_has_the_cells_of_the_page() -> None:
     page = (DOCS / "start" / "tutorial.md").read_text(encoding="utf-8")
-    assert script["NOTEBOOK"].read_text(encoding="utf-8") == script["render"](page), "run docs/tutorial_notebook.py"
+    stored = json.loads(NOTEBOOK["NOTEBOOK"].read_text(encoding="utf-8"))
+    for cell in NOTEBOOK["code_cells"](stored):
+        cell |= {"outputs": [], "execution_count": None}
+    assert stored == NOTEBOOK["notebook"](page), "Run `python docs/tutorial_notebook.py`."
+
+
+def test_the_outputs_of_the_notebook_are_those_that_the_page_quotes() -> None:
+    cells = NOTEBOOK["code_cells"](json.loads(NOTEBOOK["NOTEBOOK"].read_text(encoding="utf-8")))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    missing = "Run `python docs/tutorial_notebook.py --run`."
+    assert [bool(cell["outputs"]) for cell in cells] == [False, *[True] * (len(cells) - 1)], missing
+    assert {output["output_type"] for output in outputs} == {"stream", "execute_result"}
+    printed = " ".join(" ".join(line for output in outputs for line in output.get("text", [])).split())
+    page = (DOCS / "start" / "tutorial.md").read_text(encoding="utf-8")
+    table = (DOCS / "results" / "quickstart" / "table-generated.md").read_text(encoding="utf-8")
+    for quoted in (table, *(block for language, block in BLOCK.findall(page) if language == "text")):
+        assert " ".join(quoted.split()) in printed
+
+
+def test_a_cell_shows_what_it_prints_and_its_last_value() -> None:
+    namespace: dict[str, object] = {}
+    assert NOTEBOOK["run_python"]("number = 2\nprint(number)\nnumber + 1", namespace) == ("2\n", 3)
+    assert NOTEBOOK["run_python"]("number += 1", namespace) == ("", None)
+    assert NOTEBOOK["shown"](3) == {"text/plain": "3"}
 
 
 def test_the_config_files_of_the_how_to_pages_load(subtests: pytest.Subtests, tmp_path: Path) -> None:
