@@ -43,14 +43,19 @@ from hf_posenc.lab.explorer.runs import (
     probes_for,
     repeat_sentence,
     run_figures,
-    score_table,
     scored_test_sets,
     translate,
 )
-from hf_posenc.lab.explorer.views import affordable_tokens, encoding_views, explain_value, fit_wave
+from hf_posenc.lab.explorer.views import (
+    affordable_tokens,
+    encoding_views,
+    explain_value,
+    fit_wave,
+    length_plot,
+)
 from hf_posenc.lab.figures.attention_figures import attention_figures, translate_with_attention
 from hf_posenc.lab.figures.style import LazyFigure
-from hf_posenc.lab.results.tables import Table
+from hf_posenc.lab.results.tables import Table, TableRows
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
@@ -382,17 +387,33 @@ def test_tokens_without_space_are_numbered(run: ExplorerRun):
 
 
 @pytest.mark.full
-def test_the_table_and_the_figures_are_those_of_the_report(run: ExplorerRun):
+def test_the_figures_are_those_of_the_report(run: ExplorerRun):
     (test,) = scored_test_sets(run)
-    saved = (RESULTS.parent / f"table-{test}.md").read_text(encoding="utf-8").splitlines()
-    assert [f"| {' | '.join(row)} |" for row in score_table(run, test).rows] == saved[
-        2 : 2 + len(score_table(run, test).rows)
-    ]
     made = run_figures(run, test)
     assert {"loss", "bleu-by-length"} <= set(made)
     assert {f"{one.name}.png" for one in made.values()} == {path.name for path in RESULTS.parent.glob("*.png")}
     for one in made.values():
         assert one.look_for.endswith(".") and one.draw().axes
+
+
+def test_the_plot_has_every_score_of_a_large_bucket_and_marks_the_training_length(run: ExplorerRun):
+    (test,) = scored_test_sets(run)
+    rows = TableRows.of(run.results())
+    plot = length_plot(rows, test)
+    expected = {
+        (bucket.high, round(bucket.score("bleu"), 2), row)
+        for row, tests in rows.scores.items()
+        for bucket in tests[test].buckets
+        if bucket.n >= 20
+    }
+    found = [point[:3] for point in plot.data if not point[2].startswith("trained")]
+    assert set(found) == expected and len(found) == len(expected) >= 2 * len(rows.scores)
+    mark = [point[:3] for point in plot.data if point[2].startswith("trained")]
+    assert mark == [(24, 0, "trained up to 24"), (24, max(point[1] for point in found), "trained up to 24")]
+    longest = sorted(point[1] for point in found if point[0] == max(expected)[0])
+    assert plot.title.startswith("Trained up to 24 subwords: BLEU at ")
+    assert f"is {longest[-1]:.1f} (" in plot.title and f"to {longest[0]:.1f} (" in plot.title
+    assert {name for _, _, name, *_ in plot.data} == plot.colours.keys() and "preliminary" in plot.note
 
 
 def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
@@ -527,6 +548,7 @@ def opened(chromium, tmp_path: Path) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: flaws.append(str(error)))
         page.goto(address)
+        tab(page, "See")
         page.wait_for_selector("#see img")
         return page
 
@@ -657,9 +679,13 @@ class TestPage:
     def test_a_sentence_is_translated_side_by_side_and_attention_is_shown(self, address, opened, run: ExplorerRun):
         page = opened(address)
         tab(page, "Translate")
-        page.get_by_label("German sentence").fill(SENTENCE)
-        page.get_by_role("button", name="Translate", exact=True).click()
         page.wait_for_selector("#attention img")
+        assert "reference" in page.locator("#translations").inner_text(), "the tab opens with a translation"
+        first = image(page, "#attention")
+        page.get_by_label("German sentence").fill(SENTENCE)
+        typed(page, "Repeat", 1)
+        page.get_by_role("button", name="Translate", exact=True).click()
+        changed(page, "#attention", first)
         model, tokenizer = run.load_model("relative")
         text = page.locator("#translations").inner_text()
         assert " ".join(model.translate([SENTENCE], tokenizer)[0].split()) in " ".join(text.split())
@@ -676,16 +702,29 @@ class TestPage:
 
     def test_a_run_is_compared(self, address, opened):
         page = opened(address)
-        tab(page, "Compare")
-        page.wait_for_selector("#compare img")
+        tab(page, "Length")
+        page.locator("#length", has_text="Trained up to 24 subwords: BLEU at").wait_for()
+        lines = page.locator("#length-plot svg.marks")
+        lines.wait_for()
         first = json.loads(RESULTS.read_text(encoding="utf-8"))["systems"]["sinusoidal"]["tests"]["generated"][
             "overall"
         ]["scores"]["bleu"]
-        assert f"{first['value']:.1f} ±{first['half_width']:.1f}" in page.locator("#compare").inner_text()
-        before = image(page, "#compare")
-        page.get_by_label("Figure").first.click()
+        page.get_by_text(f"{first['value']:.1f} ±{first['half_width']:.1f}").wait_for()
+        whole = lines.text_content()
+        box = lines.bounding_box()
+        left, right, y = box["x"] + box["width"] / 2, box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2
+        page.mouse.move(left, y)
+        page.locator("#vg-tooltip-element", has_text="interval").wait_for()
+        page.mouse.down()
+        page.mouse.move(right, y, steps=5)
+        page.mouse.up()
+        axis = "([text, same]) => (document.querySelector('#length-plot svg.marks').textContent == text) == same"
+        page.wait_for_function(axis, arg=[whole, False])
+        page.mouse.dblclick(left, y)
+        page.wait_for_function(axis, arg=[whole, True])
+        page.get_by_label("Another figure of this run").first.click()
         page.get_by_role("option", name="attention-entropy").click()
-        changed(page, "#compare", before)
+        page.wait_for_selector("#length-figure img")
 
     def test_bad_input_gets_a_message_and_the_page_lives(self, address, opened):
         page = opened(address)
@@ -747,14 +786,10 @@ class TestPage:
         for name, ready in (
             ("See", "#see img"),
             ("Step", "#step img"),
-            ("Translate", None),
-            ("Compare", "#compare img"),
+            ("Translate", "#attention img"),
+            ("Length", "#length-plot svg.marks"),
         ):
             tab(page, name)
-            if ready is None:
-                page.get_by_label("German sentence").fill(SENTENCE)
-                page.get_by_role("button", name="Translate", exact=True).click()
-                ready = "#attention img"
             page.locator(ready).first.wait_for()
             path = tmp_path / f"{width}-{name}.png"
             page.screenshot(path=path, full_page=True)
@@ -766,18 +801,23 @@ class TestPage:
     def test_every_tab_is_as_wide_and_a_table_keeps_within_it(self, address, opened, width, margins):
         page = opened(address, width)
         ends = "one => [one.getBoundingClientRect().left, one.getBoundingClientRect().right]"
-        for name, ready in (("See", "#see img"), ("Step", "#step img"), ("Translate", ""), ("Compare", "#compare img")):
+        for name, ready in (
+            ("See", "#see img"),
+            ("Step", "#step img"),
+            ("Translate", ""),
+            ("Length", "#length-table td"),
+        ):
             tab(page, name)
             if ready:
                 page.locator(ready).first.wait_for()
             panel = page.get_by_role("tabpanel").locator("visible=true")
             assert panel.evaluate(ends) == pytest.approx(margins, abs=1), name
-        left, right = page.locator("#compare .scroll").evaluate(ends)
+        left, right = page.locator("#length-table .scroll").evaluate(ends)
         assert margins[0] <= left < right <= margins[1]
         if width == "phone":  # where it is scrolled
-            page.locator("#compare .scroll").evaluate("box => box.scrollLeft = box.scrollWidth")
-        assert page.locator("#compare th").last.evaluate(ends)[1] <= right + 1, "the last column is seen"
-        assert page.locator("#compare td").first.evaluate(ends)[0] >= left, "and beside it whose row it is"
+            page.locator("#length-table .scroll").evaluate("box => box.scrollLeft = box.scrollWidth")
+        assert page.locator("#length-table th").last.evaluate(ends)[1] <= right + 1, "the last column is seen"
+        assert page.locator("#length-table td").first.evaluate(ends)[0] >= left, "and beside it whose row it is"
 
     def test_a_space_runs_with_what_its_folder_holds(self, run_folder, opened, tmp_path):
         for source, to in (("space", ""), ("src/hf_posenc", "hf_posenc")):
@@ -797,5 +837,5 @@ class TestPage:
         page.wait_for_function("before => document.querySelector('textarea').value != before", arg=before)
         page.get_by_role("button", name="Translate", exact=True).click()
         page.wait_for_selector("#attention img")
-        tab(page, "Compare")
+        tab(page, "Length")
         page.get_by_text("started without a run").wait_for()

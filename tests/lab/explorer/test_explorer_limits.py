@@ -50,11 +50,14 @@ def calls(run: ExplorerRun) -> dict[str, tuple[Any, list[Any]]]:
         return build_page(run)
 
     events = [event for event in asyncio.run(made()).fns.values() if event.fn is not None]
-    return {event.fn.__name__: (event.fn, [control.value for control in event.inputs]) for event in events}
+    calls = {event.fn.__name__: (event.fn, [control.value for control in event.inputs]) for event in events}
+    del calls["zoomed"]  # which has the selection of a plot, and no control
+    return calls
 
 
-HANDLERS = {"see": 8, "follow": 8, "stepped": 9, "translated": 5, "attended": 6, "next_sentence": 1, "compared": 3,
-            "typed": 2, "moved": 3, "started": 2, "read_on": 3, "inspected": 4}  # fmt: skip
+HANDLERS = {"see": 8, "follow": 8, "stepped": 9, "translated": 5, "first_translated": 6, "attended": 6,
+            "next_sentence": 1, "compared": 3, "unzoomed": 0, "typed": 2, "moved": 3, "started": 2, "read_on": 3,
+            "inspected": 4}  # fmt: skip
 
 
 @pytest.mark.full

@@ -69,6 +69,10 @@ def error_html(text: str) -> str:
     return f'<div class="problem" role="alert">{escape(text)}</div>'
 
 
+def heading_html(text: str) -> str:
+    return f"<h3>{escape(text)}</h3>"
+
+
 def note_html(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 

@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from .html import CSS, NARROW_PIXELS, PNG_CACHE, PNG_ROUTE
 from .runs import ExplorerRun
-from .tabs import compare_tab, see_tab, step_tab, stream_tab, translate_tab
+from .tabs import length_tab, see_tab, step_tab, stream_tab, translate_tab
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -85,21 +85,23 @@ async def serve_png(request: Request) -> Response:
 
 
 def build_page(run: ExplorerRun) -> gr.Blocks:
-    """The page with its five tabs."""
+    """The page with its five tabs. It opens with the run's scores, or without any with the figures of an encoding."""
     with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
         gr.Markdown("# hf_posenc explorer\nWhat a position encoding adds, does, and changes in a translation.")
         viewport = gr.Number(value=NARROW_PIXELS, visible=False)
-        with gr.Tab("See"):
-            see_first = see_tab(run, viewport)
-        with gr.Tab("Step"):
-            step_first = step_tab(run, viewport)
-        with gr.Tab("Translate"):
-            translate_tab(run, viewport)
-        with gr.Tab("Stream") as stream:
-            stream_first = stream_tab(run)
-        with gr.Tab("Compare") as compare:
-            compare_first = compare_tab(run, viewport)
-        blocks.load(None, None, viewport, js="() => window.innerWidth").then(**see_first).then(**step_first)
+        with gr.Tabs(selected="length" if run.has_results else "see"):
+            with gr.Tab("Length", id="length"):
+                length_first = length_tab(run, viewport)
+            with gr.Tab("See", id="see"):
+                see_first = see_tab(run, viewport)
+            with gr.Tab("Step"):
+                step_first = step_tab(run, viewport)
+            with gr.Tab("Translate") as translate:
+                translate_first, attention_first = translate_tab(run, viewport)
+            with gr.Tab("Stream") as stream:
+                stream_first = stream_tab(run)
+        opened = blocks.load(None, None, viewport, js="() => window.innerWidth")
+        opened.then(**length_first).then(**see_first).then(**step_first)
+        translate.select(**translate_first).then(**attention_first)
         stream.select(**stream_first)
-        compare.select(**compare_first)
     return blocks

@@ -34,7 +34,7 @@ from ..figures.style import LazyFigure
 from ..reports.report_figures import report_figures
 from ..results.records import RunResults
 from ..results.saved_files import read_results
-from ..results.tables import Table, TableRows, length_table
+from ..results.tables import TableRows
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
 # The maximum width for sequential encodings, whose figures take a backward pass for each channel.
@@ -192,6 +192,14 @@ class ExplorerRun:
     def trained(self) -> bool:
         return self.folder is not None
 
+    @property
+    def has_results(self) -> bool:
+        try:
+            self.results()
+        except (ValueError, OSError):  # which the tab Length says
+            return False
+        return True
+
     def model_folders(self) -> dict[str, Path]:
         """Each system's model folder; the folder itself if it is a saved model."""
         assert self.folder is not None
@@ -199,10 +207,7 @@ class ExplorerRun:
             if (model / CONFIG_NAME).is_file():
                 return {self.folder.name: model}
         folder_by_name = RunPaths(self.folder).model_folders()
-        try:
-            in_order = [name for name in self.results().systems if name in folder_by_name]
-        except (ValueError, OSError):  # which the tab that compares will say
-            in_order = []
+        in_order = [name for name in self.results().systems if name in folder_by_name] if self.has_results else []
         return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
 
     def _load_uncached(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -368,11 +373,6 @@ def head_figure(
 
 def scored_test_sets(run: ExplorerRun) -> list[str]:
     return run.results().test_sets
-
-
-def score_table(run: ExplorerRun, test_set: str) -> Table:
-    """The run's scores by length on one test set."""
-    return length_table(TableRows.of(run.results()), test_set)
 
 
 def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:

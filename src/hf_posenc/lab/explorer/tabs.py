@@ -18,7 +18,8 @@ from ...encodings.base import EncodingParameter, ParameterValue
 from ...encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..analysis.probes import PlotExtent
 from ..figures.encoding_plots import lazy_figures
-from .html import error_html, figure_html, is_narrow, note_html, table_html, translation_html
+from ..results.tables import TableRows, length_table
+from .html import error_html, figure_html, heading_html, is_narrow, note_html, table_html, translation_html
 from .runs import (
     ATTENTION_KINDS,
     MAX_BEAMS,
@@ -48,7 +49,6 @@ from .runs import (
     probes_for,
     repeat_sentence,
     run_figures,
-    score_table,
     scored_test_sets,
     translate,
     validate_choice,
@@ -63,6 +63,7 @@ from .views import (
     default_system,
     encoding_views,
     explain_value,
+    length_plot,
     stream_html,
     stream_record,
 )
@@ -318,7 +319,11 @@ ATTENTION_CAPTION = (
 )
 
 
-def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
+FIRST_REPEATS = 4  # a length beyond that of training
+
+
+def translate_tab(run: ExplorerRun, viewport: gr.Number) -> tuple[Event, Event]:
+    """Build the tab; returns the events for its opening, of which the second follows the first."""
     german, english = generated_sentence(0)
     if not run.trained:
         gr.HTML(note_html(NO_RUN))
@@ -329,7 +334,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
     translation_state = gr.Textbox("{}", visible=False)
     text = gr.Textbox(german, label="German sentence, or the source language of your models", lines=2, max_lines=8)
     with gr.Row():
-        times = slider(1, MAX_REPEATS, 1, label="Repeat", min_width=260)
+        times = slider(1, MAX_REPEATS, FIRST_REPEATS, label="Repeat", min_width=260)
         beams = slider(1, MAX_BEAMS, 5, label="Beams", min_width=260)
     systems = gr.CheckboxGroup(run.systems, value=run.systems[:4], label="Systems")
     with gr.Row():
@@ -345,13 +350,18 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         results_by_system = translate(run, systems, text, times, beams)
         source = repeat_sentence(text, times)
         parts = [translation_html(name, item) for name, item in results_by_system.items()]
-        if times == 1 and source == german:
-            parts.append(f'<div class="translation"><h4>as the generator has it</h4><p>{escape(english)}</p></div>')
+        if source == repeat_sentence(german, times):
+            reference = escape(repeat_sentence(english, times))
+            parts.append(f'<div class="translation"><h4>reference</h4><p>{reference}</p></div>')
         parts.append(
             note_html("Look at where a system stops, repeats itself, or leaves the order, as the input grows.")
         )
         successful = {name: (source, item.text) for name, item in results_by_system.items() if not item.problem}
         return ["".join(parts), json.dumps(successful), gr.update(visible=bool(successful))]
+
+    def first_translated(*values: Any) -> list:
+        *inputs, translation_state = values
+        return translated(*inputs) if translation_state == "{}" else [gr.skip()] * 3
 
     @shows_errors(lambda text: [gr.skip(), gr.skip(), text])
     def next_sentence(sentence_state: Any) -> list:
@@ -361,9 +371,12 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
 
     inputs = [text, times, beams, systems, sentence_state]
     outputs = [results, translation_state, attention_column]
+    queued: Event = {"preprocess": False, "concurrency_id": "translate"}
     for event in (translate_button.click, text.submit):
-        event(translated, inputs, outputs, preprocess=False, concurrency_id="translate").then(**attention)
+        event(translated, inputs, outputs, **queued).then(**attention)
     next_button.click(next_sentence, sentence_state, [sentence_state, text, results], **UNQUEUED)
+    first = {"fn": first_translated, "inputs": [*inputs, translation_state], "outputs": outputs, **queued}
+    return first, attention
 
 
 def attention_controls(run: ExplorerRun, translation_state: gr.Textbox, viewport: gr.Number) -> Event:
@@ -406,29 +419,57 @@ def attention_controls(run: ExplorerRun, translation_state: gr.Textbox, viewport
     return {"fn": attended, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 
 
-def compare_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
-    """Build the tab; returns the event for its opening."""
-    test = gr.Dropdown([], label="Test set", visible=False)
-    figure_kind = gr.Dropdown([], label="Figure", visible=False)
-    output = gr.HTML(elem_id="compare")
-    inputs, outputs = [test, figure_kind, viewport], [test, figure_kind, output]
+NO_FIGURE = "none"
+WHOLE_AXIS: list[float | None] = [None, None]
 
-    @shows_errors(lambda text: [gr.skip(), gr.skip(), text])
+
+def length_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
+    """Build the tab; returns the event for the opening of the page."""
+    test = gr.Dropdown([], label="Test set", visible=False)
+    heading = gr.HTML(elem_id="length")
+    plot = gr.LinePlot(
+        x="length", y="score", color="system", color_title="", tooltip=["bucket", "interval"], height=360,
+        visible=False, elem_id="length-plot",
+    )  # fmt: skip
+    table = gr.HTML(elem_id="length-table")
+    figure_kind = gr.Dropdown([], label="Another figure of this run", visible=False)
+    figure = gr.HTML(elem_id="length-figure")
+    inputs, outputs = [test, figure_kind, viewport], [test, heading, plot, table, figure_kind, figure]
+
+    @shows_errors(lambda text: [gr.skip(), text, *[gr.skip()] * 4])
     def compared(test: Any, figure_kind: Any, narrow: Any) -> list:
         tests = scored_test_sets(run)
         test_shown = test if test in tests else tests[0]
+        rows = TableRows.of(run.results())
+        shown = length_plot(rows, test_shown)
         figures = run_figures(run, test_shown)
-        kind = figure_kind
-        if kind not in list(figures):
-            kind = next(name for name, lazy_figure in figures.items() if lazy_figure.test_set)
-        shown = figures[kind]
-        table = table_html(score_table(run, test_shown))
+        kind = figure_kind if figure_kind in list(figures) else NO_FIGURE
+        drawn = figures.get(kind)
+        kinds = dropdown_choices([NO_FIGURE, *figures])
         return [
             update_unless_equal(test, test_shown, choices=dropdown_choices(tests), visible=len(tests) > 1),
-            update_unless_equal(figure_kind, kind, choices=dropdown_choices(figures), visible=True),
-            table + figure_html(shown.draw(), shown.look_for, shown.name, narrow),
+            heading_html(shown.title) + note_html(shown.note),
+            gr.LinePlot(
+                shown.as_plot_data(),
+                x_title=shown.unit,
+                y_title=shown.metric,
+                color_map=shown.colours,
+                x_lim=WHOLE_AXIS,
+                visible=True,
+            ),
+            table_html(length_table(rows, test_shown)),
+            update_unless_equal(figure_kind, kind, choices=kinds, visible=True),
+            figure_html(drawn.draw(), drawn.look_for, drawn.name, narrow) if drawn else "",
         ]
 
+    def zoomed(event: gr.SelectData) -> dict:
+        return gr.update(x_lim=event.index)
+
+    def unzoomed() -> dict:
+        return gr.update(x_lim=WHOLE_AXIS)
+
+    plot.select(zoomed, None, plot, **UNQUEUED)
+    plot.double_click(unzoomed, None, plot, **UNQUEUED)
     connect_events(compared, inputs, outputs, [], [test, figure_kind])
     return {"fn": compared, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 

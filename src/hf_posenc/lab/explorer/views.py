@@ -1,4 +1,6 @@
-"""Content of the explorer's tabs *See*, *Step* and *Stream*.
+"""Content of the explorer's tabs *Length*, *See*, *Step* and *Stream*.
+
+*Length* has a line per system, of its score by source length, for a plot of the browser.
 
 *See* has a figure for each effect of an encoding's or sum's hooks, untrained or trained: those of `hf-posenc
 figures`, for the positions that a reader has chosen. Figures are drawn on request.
@@ -13,12 +15,13 @@ step.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
 from inspect import cleandoc
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import regex
@@ -39,9 +42,78 @@ from ..analysis.probes import (
     wavelengths,
 )
 from ..figures.encoding_plots import WAVELENGTH_POSITIONS, lazy_figures
-from ..figures.style import LazyFigure
+from ..figures.score_plots import MIN_PAIRS
+from ..figures.style import LIMIT_COLOUR, LazyFigure, line_styles
+from ..results.records import BucketScore
+from ..results.tables import TableRows, available_scores, common_buckets, length_unit
 from .html import note_html
 from .runs import MAX_POSITIONS, ExplorerRun, Probes, count_source_tokens, validate_number, validate_text
+
+LENGTH_HELP = (
+    "Point at a line for a score and its 95 % interval. Drag across lengths to zoom, and click twice to see all again. "
+    "A point stands at the upper bound of its lengths."
+)
+
+
+@dataclass(frozen=True)
+class LengthPlot:
+    """A line for each system and a vertical one for each maximum training length, in the form of gradio's plots.
+
+    A row of `data` is a point: length, score, name of the line, bucket, interval. `title` is what the plot shows.
+    """
+
+    title: str
+    note: str
+    metric: str
+    unit: str
+    data: list[tuple[int, float, str, str, str]]
+    colours: dict[str, str]
+
+    def as_plot_data(self) -> dict[str, Any]:
+        columns = {"length": "quantitative", "score": "quantitative", "system": "nominal", "bucket": "nominal"}
+        columns["interval"] = "nominal"
+        return {"columns": list(columns), "data": self.data, "datatypes": columns, "mark": "line"}
+
+
+def length_plot(rows: TableRows, test_set: str) -> LengthPlot:
+    """The first metric of the table by length. A bucket is at its upper bound; small ones are left out."""
+    common = common_buckets(rows.scores, test_set)[1:]
+    unit, shown = length_unit(common), [index for index, bucket in enumerate(common) if bucket.n >= MIN_PAIRS]
+    shown = shown or [index for index, bucket in enumerate(common) if bucket.n]
+    metric, name, cell_format = available_scores(common)[0]
+    points = []
+    for row, tests in rows.scores.items():
+        for index in shown:
+            bucket = tests[test_set].buckets[index]
+            half_width = bucket.half_width(metric)
+            interval = "none" if half_width is None else f"±{half_width:.1f}"
+            if (value := bucket.score(metric)) is not None:
+                points.append((upper_bound(common, index), round(value, 2), row, bucket.label, interval))
+    if not points:
+        raise ValueError(f"A plot is of scored pairs, but {test_set!r} has none; choose another test set.")
+    last = sorted((point for point in points if point[0] == points[-1][0]), key=lambda point: point[1])
+    extremes = " to ".join(f"{value:{cell_format}} ({row})" for _, value, row, *_ in (last[-1], last[0]))
+    colours = {row: style[0] for row, style in line_styles(rows.scores).items()}
+    limits = sorted({limit for limit in (rows.max_lengths or {}).values() if limit is not None})
+    for limit in limits:
+        mark = f"trained up to {limit}"
+        colours[mark] = LIMIT_COLOUR
+        points += [(limit, y, mark, "", "") for y in (0, max(value for _, value, *_ in points))]
+    word = unit.split()[-1]  # subwords or tokens
+    trained = f"Trained up to {' or '.join(map(str, limits))} {word}: " if limits else ""
+    seeds = "" if max(bucket.seeds for bucket in common) > 1 else " Each system has one seed: results are preliminary."
+    title = f"{trained}{name} at {last[0][3]} {word} is {extremes}"
+    small = f" Lengths with fewer than {MIN_PAIRS} pairs are in the table alone." if len(shown) < len(common) else ""
+    return LengthPlot(title, f"{LENGTH_HELP}{small}{seeds}", name, unit, points, colours)
+
+
+def upper_bound(buckets: Sequence[BucketScore], index: int) -> int:
+    """The greatest length of a bucket. A last one without a bound counts as wide as the bucket before."""
+    bucket = buckets[index]
+    if bucket.high is not None:
+        return bucket.high
+    return bucket.low - 1 + (bucket.low - buckets[index - 1].low if index else 1)
+
 
 # The maximum number of positions of a heat map with one row for each position.
 MAX_SINGLE_ROWS = 60
