@@ -399,21 +399,22 @@ def test_the_figures_are_those_of_the_report(run: ExplorerRun):
 def test_the_plot_has_every_score_of_a_large_bucket_and_marks_the_training_length(run: ExplorerRun):
     (test,) = scored_test_sets(run)
     rows = TableRows.of(run.results())
-    plot = length_plot(rows, test)
+    title, note, plot = length_plot(rows, test)
     expected = {
         (bucket.high, round(bucket.score("bleu"), 2), row)
         for row, tests in rows.scores.items()
         for bucket in tests[test].buckets
         if bucket.n >= 20
     }
-    found = [point[:3] for point in plot.data if not point[2].startswith("trained")]
+    points = [point[:3] for point in plot["value"]["data"]]
+    found = [point for point in points if not point[2].startswith("trained")]
     assert set(found) == expected and len(found) == len(expected) >= 2 * len(rows.scores)
-    mark = [point[:3] for point in plot.data if point[2].startswith("trained")]
-    assert mark == [(24, 0, "trained up to 24"), (24, max(point[1] for point in found), "trained up to 24")]
+    mark = [point for point in points if point[2].startswith("trained")]
+    assert mark == [(24, 0, "trained to 24"), (24, max(point[1] for point in found), "trained to 24")]
     longest = sorted(point[1] for point in found if point[0] == max(expected)[0])
-    assert plot.title.startswith("Trained up to 24 subwords: BLEU at ")
-    assert f"is {longest[-1]:.1f} (" in plot.title and f"to {longest[0]:.1f} (" in plot.title
-    assert {name for _, _, name, *_ in plot.data} == plot.colours.keys() and "preliminary" in plot.note
+    assert title.startswith("Trained up to 24 subwords: BLEU at ")
+    assert f"is {longest[-1]:.1f} (" in title and f"to {longest[0]:.1f} (" in title
+    assert {name for _, _, name in points} == plot["color_map"].keys() and "preliminary" in note
 
 
 def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
@@ -638,6 +639,19 @@ class TestPage:
         assert "score_bias" in page.locator("#see").inner_text()
         choose(page, "none")
         page.get_by_text("has nothing to draw").wait_for()
+
+    def test_two_encodings_are_side_by_side(self, address, opened):
+        page = opened(address)
+        for second, expected in (("rotary", "Rotation of rotary"), ("relative, as trained", "Scores of relative")):
+            box = page.get_by_label("Next to it").first
+            box.fill(second)
+            page.get_by_role("option", name=second, exact=True).click()
+            name = expected.split()[0]
+            page.get_by_label(name, exact=True).check()
+            page.locator(f"#see img[alt='{expected}']").wait_for()
+            page.get_by_text(f"`sinusoidal` has nothing to draw as {name}.").wait_for()
+        page.get_by_label("Heat map", exact=True).check()
+        page.locator("#see img[alt='Heat map of sinusoidal']").wait_for()
 
     def test_a_control_changed_during_a_request_takes_effect(self, address, opened):
         page = opened(address)

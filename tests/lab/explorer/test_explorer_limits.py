@@ -55,7 +55,7 @@ def calls(run: ExplorerRun) -> dict[str, tuple[Any, list[Any]]]:
     return calls
 
 
-HANDLERS = {"see": 8, "follow": 8, "stepped": 9, "translated": 5, "first_translated": 6, "attended": 6,
+HANDLERS = {"see": 9, "follow": 9, "stepped": 9, "translated": 5, "first_translated": 6, "attended": 6,
             "next_sentence": 1, "compared": 3, "unzoomed": 0, "typed": 2, "moved": 3, "started": 2, "read_on": 3,
             "inspected": 4}  # fmt: skip
 

@@ -29,6 +29,9 @@ CSS = """
 /* gradio paints a chosen one white while the mouse is over it */
 .gradio-container input[type=radio]:checked { background-image: var(--radio-circle) !important;
   background-color: var(--checkbox-background-color-selected) !important; }
+/* below each other on a narrow page */
+.columns { display: flex; flex-wrap: wrap; gap: 1.5rem; }
+.columns > div { flex: 1 1 18rem; min-width: 0; }
 figure.picture { margin: 0; }
 figure.picture img { width: 100%; max-width: 52rem; height: auto; background: white; border-radius: 6px; }
 figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-height: 1.45; }
@@ -67,10 +70,6 @@ figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-hei
 
 def error_html(text: str) -> str:
     return f'<div class="problem" role="alert">{escape(text)}</div>'
-
-
-def heading_html(text: str) -> str:
-    return f"<h3>{escape(text)}</h3>"
 
 
 def note_html(text: str) -> str:

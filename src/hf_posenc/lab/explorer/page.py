@@ -29,6 +29,10 @@ from .html import CSS, NARROW_PIXELS, PNG_CACHE, PNG_ROUTE
 from .runs import ExplorerRun
 from .tabs import length_tab, see_tab, step_tab, stream_tab, translate_tab
 
+HEADER = """# hf_posenc explorer
+hf_posenc trains Transformers with a position encoding of your choice, and measures how far beyond their training length
+they work. In its repository, `docs/howto/figures.md` describes this page, and `docs/explain/gallery.md` the figures.
+"""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -87,7 +91,7 @@ async def serve_png(request: Request) -> Response:
 def build_page(run: ExplorerRun) -> gr.Blocks:
     """The page with its five tabs. It opens with the run's scores, or without any with the figures of an encoding."""
     with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
-        gr.Markdown("# hf_posenc explorer\nWhat a position encoding adds, does, and changes in a translation.")
+        gr.Markdown(HEADER)
         viewport = gr.Number(value=NARROW_PIXELS, visible=False)
         with gr.Tabs(selected="length" if run.has_results else "see"):
             with gr.Tab("Length", id="length"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
 from html import escape
+from itertools import chain
 from typing import Any
 
 import gradio as gr
@@ -19,7 +20,15 @@ from ...encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, p
 from ..analysis.probes import PlotExtent
 from ..figures.encoding_plots import lazy_figures
 from ..results.tables import TableRows, length_table
-from .html import error_html, figure_html, heading_html, is_narrow, note_html, table_html, translation_html
+from .html import (
+    NARROW_PIXELS,
+    error_html,
+    figure_html,
+    is_narrow,
+    note_html,
+    table_html,
+    translation_html,
+)
 from .runs import (
     ATTENTION_KINDS,
     MAX_BEAMS,
@@ -79,7 +88,7 @@ Event = dict[str, Any]  # keyword arguments of a gradio event
 # page validates them and names the problem. Events are not queued, because the queue takes as long as some answers.
 UNQUEUED: Event = {"preprocess": False, "show_progress": "hidden", "queue": False}
 
-UNTRAINED = "newly made"
+UNTRAINED, NO_SECOND, TRAINED_SUFFIX = "untrained", "nothing", ", as trained"
 
 
 def shows_errors(fallback: Callable[[str], list]) -> Callable[[Handler], Handler]:
@@ -121,8 +130,14 @@ def update_unless_equal(current: object, value: object, **options: object) -> di
 
 def source_dropdown(run: ExplorerRun) -> gr.Dropdown:
     """The choice between untrained encodings and those of the run's systems."""
-    trained = [(f"{system}, as trained", system) for system in run.systems] if run.trained else []
+    trained = [(system + TRAINED_SUFFIX, system) for system in run.systems] if run.trained else []
     return gr.Dropdown([(UNTRAINED, UNTRAINED), *trained], value=UNTRAINED, label="Encodings of", visible=bool(trained))
+
+
+def second_choices(run: ExplorerRun) -> list[str]:
+    """What can be drawn next to an encoding: nothing, another one, or that of a system."""
+    trained = [system + TRAINED_SUFFIX for system in run.systems] if run.trained else []
+    return [NO_SECOND, *POSITION_ENCODINGS, *trained]
 
 
 def side_radio() -> gr.Radio:
@@ -167,6 +182,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
                 list(POSITION_ENCODINGS), value=[first], multiselect=True, label="Encoding, or several for their sum",
                 info="A sum is applied in the order of your choice.",
             )  # fmt: skip
+            second = gr.Dropdown(second_choices(run), value=NO_SECOND, label="Next to it")
             side = side_radio()
             width = slider(2, MAX_WIDTH, 50, label="D, the model's width")
             positions = slider(3, MAX_POSITIONS, 64, label="Positions")
@@ -179,26 +195,37 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
         with gr.Column(scale=5, min_width=320):
             picture = gr.Radio([], label="Picture")
             output = gr.HTML(elem_id="see")
-    inputs = [source, encodings, side, width, positions, heads, picture, viewport, *parameter_widgets.values()]
+    inputs = [source, encodings, second, side, width, positions, heads, picture, viewport]
+    inputs += parameter_widgets.values()
 
     @shows_errors(lambda text: [gr.skip(), text])
     def see(*values: Any) -> list:
-        source, chosen, side, width, positions, heads, view, narrow, *parameters = values
-        if source == UNTRAINED:
-            values_by_name = dict(zip(parameter_widgets, parameters, strict=True))
-            probes = probes_for(encoding_choice(chosen, side, width, heads, values_by_name))
-        else:
-            probes = run.probes(source, side)
-        return show_view(probes, positions, view, narrow)
+        source, chosen, second, side, width, positions, heads, view, narrow, *parameters = values
+        values_by_name = dict(zip(parameter_widgets, parameters, strict=True))
+
+        def untrained(names: Any) -> Probes:
+            return probes_for(encoding_choice(names, side, width, heads, values_by_name))
+
+        shown = [untrained(chosen) if source == UNTRAINED else run.probes(source, side)]
+        second = validate_choice("The encoding next to it", second, second_choices(run))
+        if second in POSITION_ENCODINGS:
+            shown.append(untrained([second]))
+        elif second != NO_SECOND:
+            shown.append(run.probes(second.removesuffix(TRAINED_SUFFIX), side))
+        return show_views(shown, positions, view, narrow)
 
     @shows_errors(lambda _: [gr.skip()] * (4 + len(parameter_widgets)))  # `see` says what is wrong
-    def follow(source: Any, chosen: Any, *_: object) -> list:
+    def follow(source: Any, chosen: Any, second: Any, *_: object) -> list:
+        second = validate_choice("The encoding next to it", second, second_choices(run))
         is_new, names = source == UNTRAINED, validate_choices("The encodings", chosen, POSITION_ENCODINGS)
-        is_visible = [is_new, is_new and depends_on_heads(names), not is_new or depends_on_side(names), is_new]
-        is_visible += [is_new and parameter in parameters_of_encodings(names) for parameter in parameter_widgets]
+        untrained = (*(names if is_new else ()), *([second] if second in POSITION_ENCODINGS else []))
+        has_trained = not is_new or second.endswith(TRAINED_SUFFIX)
+        is_visible = [bool(untrained) or is_new, depends_on_heads(untrained)]
+        is_visible += [has_trained or depends_on_side(untrained), is_new]
+        is_visible += [parameter in parameters_of_encodings(untrained) for parameter in parameter_widgets]
         return [gr.update(visible=flag) for flag in is_visible]
 
-    outputs, changes = [picture, output], [source.change, encodings.change]
+    outputs, changes = [picture, output], [source.change, encodings.change, second.change]
     gr.on(changes, follow, inputs, [width, heads, side, encodings, *parameter_widgets.values()], **UNQUEUED)
     user_inputs = [side, width, positions, heads, picture, *parameter_widgets.values()]
     connect_events(see, inputs, outputs, changes, user_inputs)
@@ -220,16 +247,26 @@ def encoding_choice(
     return EncodingChoice(encodings=names, width=width, heads=heads, side=side, parameters=tuple(parameters))
 
 
-def show_view(probes: Probes, positions: Any, view: Any, narrow: Any) -> list:
-    """The choice of figures, with the one that is shown, and its HTML."""
-    probe = probes["attention"]
-    properties_html = f'<p class="facts">{escape(describe_probe(probe))}</p>'
-    views = encoding_views(probes, positions)
-    if not views:
-        return [gr.update(visible=False), properties_html + note_html(f"`{probe.name}` has nothing to draw.")]
-    shown = view if view in list(views) else next(iter(views))
-    html = figure_html(views[shown].draw(), views[shown].look_for, f"{shown} of {probe.name}", narrow)
-    return [update_unless_equal(view, shown, choices=dropdown_choices(views), visible=True), properties_html + html]
+def show_views(shown: list[Probes], positions: Any, view: Any, narrow: Any) -> list:
+    """The choice of figures, and the HTML of one figure of each of the encodings, side by side."""
+    views = [encoding_views(probes, positions) for probes in shown]
+    labels = list(dict.fromkeys(chain.from_iterable(views)))
+    label = view if view in labels else next(iter(labels), None)
+    parts = []
+    for probes, figures in zip(shown, views, strict=True):
+        probe = probes["attention"]
+        part = f'<p class="facts">{escape(describe_probe(probe))}</p>'
+        if label in figures:
+            width = NARROW_PIXELS - 1 if len(shown) > 1 else narrow  # each has half of the page
+            figure = figures[label]
+            part += figure_html(figure.draw(), figure.look_for, f"{label} of {probe.name}", width)
+        else:
+            part += note_html(f"`{probe.name}` has nothing to draw" + (f" as {label}." if figures else "."))
+        parts.append(f"<div>{part}</div>")
+    html = f'<div class="columns">{"".join(parts)}</div>'
+    if label is None:
+        return [gr.update(visible=False), html]
+    return [update_unless_equal(view, label, choices=dropdown_choices(labels), visible=True), html]
 
 
 def step_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
@@ -441,22 +478,15 @@ def length_tab(run: ExplorerRun, viewport: gr.Number) -> Event:
         tests = scored_test_sets(run)
         test_shown = test if test in tests else tests[0]
         rows = TableRows.of(run.results())
-        shown = length_plot(rows, test_shown)
+        title, note, plot_options = length_plot(rows, test_shown)
         figures = run_figures(run, test_shown)
         kind = figure_kind if figure_kind in list(figures) else NO_FIGURE
         drawn = figures.get(kind)
         kinds = dropdown_choices([NO_FIGURE, *figures])
         return [
             update_unless_equal(test, test_shown, choices=dropdown_choices(tests), visible=len(tests) > 1),
-            heading_html(shown.title) + note_html(shown.note),
-            gr.LinePlot(
-                shown.as_plot_data(),
-                x_title=shown.unit,
-                y_title=shown.metric,
-                color_map=shown.colours,
-                x_lim=WHOLE_AXIS,
-                visible=True,
-            ),
+            f"<h3>{escape(title)}</h3>{note_html(note)}",
+            gr.LinePlot(**plot_options, x_lim=WHOLE_AXIS, visible=True),
             table_html(length_table(rows, test_shown)),
             update_unless_equal(figure_kind, kind, choices=kinds, visible=True),
             figure_html(drawn.draw(), drawn.look_for, drawn.name, narrow) if drawn else "",

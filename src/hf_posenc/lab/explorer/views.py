@@ -55,28 +55,12 @@ LENGTH_HELP = (
 )
 
 
-@dataclass(frozen=True)
-class LengthPlot:
-    """A line for each system and a vertical one for each maximum training length, in the form of gradio's plots.
+def length_plot(rows: TableRows, test_set: str) -> tuple[str, str, dict[str, Any]]:
+    """Title, note and gradio's arguments of a plot: the first metric of the table by length, a line for each system.
 
-    A row of `data` is a point: length, score, name of the line, bucket, interval. `title` is what the plot shows.
+    A point is at the upper bound of its bucket; small buckets are left out. A vertical line of two points marks each
+    maximum training length.
     """
-
-    title: str
-    note: str
-    metric: str
-    unit: str
-    data: list[tuple[int, float, str, str, str]]
-    colours: dict[str, str]
-
-    def as_plot_data(self) -> dict[str, Any]:
-        columns = {"length": "quantitative", "score": "quantitative", "system": "nominal", "bucket": "nominal"}
-        columns["interval"] = "nominal"
-        return {"columns": list(columns), "data": self.data, "datatypes": columns, "mark": "line"}
-
-
-def length_plot(rows: TableRows, test_set: str) -> LengthPlot:
-    """The first metric of the table by length. A bucket is at its upper bound; small ones are left out."""
     common = common_buckets(rows.scores, test_set)[1:]
     unit, shown = length_unit(common), [index for index, bucket in enumerate(common) if bucket.n >= MIN_PAIRS]
     shown = shown or [index for index, bucket in enumerate(common) if bucket.n]
@@ -96,15 +80,19 @@ def length_plot(rows: TableRows, test_set: str) -> LengthPlot:
     colours = {row: style[0] for row, style in line_styles(rows.scores).items()}
     limits = sorted({limit for limit in (rows.max_lengths or {}).values() if limit is not None})
     for limit in limits:
-        mark = f"trained up to {limit}"
+        mark = f"trained to {limit}"
         colours[mark] = LIMIT_COLOUR
         points += [(limit, y, mark, "", "") for y in (0, max(value for _, value, *_ in points))]
     word = unit.split()[-1]  # subwords or tokens
     trained = f"Trained up to {' or '.join(map(str, limits))} {word}: " if limits else ""
-    seeds = "" if max(bucket.seeds for bucket in common) > 1 else " Each system has one seed: results are preliminary."
-    title = f"{trained}{name} at {last[0][3]} {word} is {extremes}"
+    has_single = any(tests[test_set].overall.seeds == 1 for tests in rows.scores.values())
+    seeds = " Results of one seed are preliminary." if has_single else ""
     small = f" Lengths with fewer than {MIN_PAIRS} pairs are in the table alone." if len(shown) < len(common) else ""
-    return LengthPlot(title, f"{LENGTH_HELP}{small}{seeds}", name, unit, points, colours)
+    columns = dict.fromkeys(("length", "score"), "quantitative")
+    columns |= dict.fromkeys(("system", "bucket", "interval"), "nominal")
+    data = {"columns": list(columns), "data": points, "datatypes": columns, "mark": "line"}
+    plot = {"value": data, "x_title": unit, "y_title": name, "color_map": colours}
+    return f"{trained}{name} at {last[0][3]} {word} is {extremes}", f"{LENGTH_HELP}{small}{seeds}", plot
 
 
 def upper_bound(buckets: Sequence[BucketScore], index: int) -> int:
@@ -207,16 +195,14 @@ def explain_value(probe: EncodingProbe, position: int, channel: int, layer: int 
     layer = validate_number("The layer", layer, 1, probe.layers) - 1
     formula = "\n".join(cleandoc(entry.formula) for entry in probe.entries.values() if entry.formula)
     if not probe.hooks:
-        return Explanation(
-            formula, ["It answers no hook: nothing is added and nothing is turned, wherever a token stands."]
-        )
+        return Explanation(formula, ["It implements no hook: a token's position changes nothing."])
     lines = []
     if "embed" in probe.hooks:
         if probe.is_additive:
             return explain_added_value(probe, position, channel, formula)
         lines.append(
             "What stands here afterwards depends on the token and its neighbours, so no position has a number of its "
-            "own: the tab See shows who moves whom."
+            "own: the tab See shows which token changes which."
         )
     return Explanation(formula, lines + explain_attention_hooks(probe, position, channel, layer))
 
@@ -232,15 +218,15 @@ def explain_added_value(probe: EncodingProbe, position: int, channel: int, formu
         length = 2 * math.pi * wave.divisor
         lines = [
             f"{name}: {wave.formula_at(position)} = {number:.6f}",
-            f"Read off the answers: the position is divided by {wave.divisor:.6g}, and the wave is back after "
+            f"Fitted to the values: the position is divided by {wave.divisor:.6g}, and the sinusoid has a period of "
             f"{length:.6g} positions.",
         ]
         return Explanation(formula, lines, number)
-    origin = "This channel is no single wave."
+    origin = "This channel is no single sinusoid."
     if probe.parameters:
-        origin = "Drawn at random: the encoding is untrained."
+        origin = "It is random: the encoding is untrained."
         if probe.trained:
-            origin = "Learned: the table of a trained model has it."
+            origin = "It is from the table of a trained model."
     return Explanation(formula, [f"{name}: {number:.6f}", origin], number)
 
 
