@@ -131,8 +131,8 @@ def main() -> None:
     ids = list(read_lines(options.ids)) if options.ids else [""] * len(pairs)
     paragraphs = paragraphs_of(pairs, ids, options.lines)[: options.max_paragraphs]
     texts = [" ".join(source for source, _ in paragraph) for paragraph in paragraphs]
-    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(options.model, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
     decoding = {"max_segment_tokens": options.segment_tokens, "num_beams": options.num_beams}
     plain = Translator(model, tokenizer, *options.languages, repair=False, **decoding)
     repairing = Translator(model, tokenizer, *options.languages, **decoding)

@@ -4,6 +4,8 @@
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.constants import REPOCARD_NAME
+
 CARD = """---
 library_name: transformers
 tags:
@@ -25,8 +27,8 @@ compute the host's own positions, without an error and with wrong results.
 
 
 def write_host_card(folder: Path, config: Any) -> None:
-    """Write README.md into the folder of a saved host, unless it has one. `config` is a HostConfig."""
-    path = folder / "README.md"
+    """Write the card into the folder of a saved host, unless it has one. `config` is a HostConfig."""
+    path = folder / REPOCARD_NAME
     if path.exists():
         return
     encodings = ", ".join(dict.fromkeys(config.layer_encodings))

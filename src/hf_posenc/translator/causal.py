@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 
 from .languages import TranslationDirection, standard_tag
 from .translator import Translator, mean_log_probability
@@ -130,11 +129,15 @@ def language_name(language: str | None, argument: str) -> str:
     """The English name of a language that a user names by a code, or by the name itself."""
     if language is None:
         raise ValueError(f"{argument} must be given for a causal model, because the prompt names it.")
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES  # not needed by `import hf_posenc`
+
     code = language_code(language)
     return LANGUAGES[code].title() if code in LANGUAGES else language
 
 
 def language_code(language: str) -> str | None:
     """The code by BCP 47 of a code, or of a name such as German; None if unknown."""
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
     code = TO_LANGUAGE_CODE.get(language.lower(), language)
     return standard_tag(code)

@@ -307,7 +307,7 @@ def test_the_table_of_time_has_seconds_of_a_source(saved: dict[str, Any]) -> Non
     table = time_table(read(saved).systems)
     assert table is not None and table.headers == ["system", "news n=50"]
     assert table.rows == [["plain", "0.4 / 0.7"], ["good", "0.03 / 0.06"], ["bad", "-"]]
-    assert "not those of jobs side by side" in table.legend
+    assert "compare times only if systems ran one at a time" in table.legend
     runs["good-seed2"]["tests"]["news"]["time"] = None
     assert time_table(read(saved).systems).rows[1] == ["good", "-"]  # type: ignore[union-attr]
 

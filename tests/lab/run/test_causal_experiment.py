@@ -210,5 +210,5 @@ def test_what_a_decoder_only_model_lacks_is_refused_before_training(config, over
     ],
 )
 def test_a_table_that_is_shorter_than_a_sequence_is_refused_before_training(config, override, message):
-    with pytest.raises(ValueError, match=f"systems.learned: its encoding tells {message}"):
+    with pytest.raises(ValueError, match=f"systems.learned: its encoding {message}"):
         prepare(load(config, override))

@@ -1122,9 +1122,9 @@ def test_a_truncated_checkpoint_is_skipped(finished: Experiment, caplog: pytest.
         ValueError, match=rf"in {checkpoints} checkpoint-4 is not: optimizer.pt .*missing.*delete {checkpoints}"
     ):
         checkpoint_to_resume(checkpoints, with_best=False)
-    (newest / MANIFEST).unlink()  # of an older version
-    (newest / "pytorch_model_fsdp_0").mkdir()  # FSDP has its own optimiser files
-    assert last_intact_checkpoint(checkpoints) == str(newest)
+    (older / "optimizer.pt").write_bytes((newest / "scheduler.pt").read_bytes())
+    (older / MANIFEST).unlink()  # which is written last
+    assert last_intact_checkpoint(checkpoints) is None
     assert last_intact_checkpoint(checkpoints / "none") is None
     with pytest.raises(ValueError, match=r"holds model\.safetensors"):
         validate_weights(experiment.folder)
