@@ -95,3 +95,12 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(ValueError, match=r"sentencex must be installed .*hf-posenc\[translate\]"):
         split_segments("Ein Satz.", "de", 8, len)
+
+
+def test_text_with_other_blanks_than_of_ascii_is_divided() -> None:
+    """The package stops the whole program where some of them stand beside a single letter."""
+    blanks = ("\u00a0", "\u2028", "\u2029", "\u3000", "\u0085")
+    for first in blanks:
+        for second in blanks:
+            text = f"Er las Teil D{first}.{second}Sie ging."
+            assert "".join(split_sentences(text, "de")) == text

@@ -20,6 +20,7 @@ CLAUSE_ENDS = (
     regex.compile(r"\X"),  # a character with its marks
 )
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+OTHER_BLANK = regex.compile(r"[\s--\x00-\x7f]", regex.V1)  # beside a letter, some of them stop sentencex with a panic
 INITIAL = regex.compile(r"(?<!\p{L})\p{Lu}\.\s*$")
 CHARACTERS_PER_TOKEN = 16  # few texts have more
 
@@ -49,8 +50,13 @@ def split_sentences(text: str, language: str | None) -> list[str]:
         import sentencex
     except ImportError:
         raise missing_extra_error("translate", "sentencex") from None
+    if not text.strip():
+        return [text]
     sentences: list[str] = []
-    for piece in sentencex.segment(primary_language(language), text) if text.strip() else [text]:
+    start = 0
+    for found in sentencex.segment(primary_language(language), OTHER_BLANK.sub(" ", text)):
+        piece = text[start : start + len(found)]
+        start += len(found)
         if sentences and continues(sentences[-1], piece):
             sentences[-1] += piece
         else:
