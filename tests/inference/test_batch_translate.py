@@ -21,10 +21,10 @@ from hf_posenc.generation.translate import translate_in_batches
 from hf_posenc.inference.int8 import Int8Linear, quantize_int8
 from hf_posenc.inference.loading import checkpoint_name, load_model
 from hf_posenc.lab import cli, commands
+from hf_posenc.translator.checks import TextTranslation
 from hf_posenc.translator.documents import Part, TextDocument, parse_document
 from hf_posenc.translator.translation_job import TranslateFunction, TranslationJob, translate_document
 from hf_posenc.translator.translation_job import translate_to_file as write_translation
-from hf_posenc.translator.translator import TextTranslation
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.command_line import register_encodings
 from hf_posenc.utils.text_io import replace_line_ends

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.lab import cli
-from hf_posenc.translator.checks import Doubt
+from hf_posenc.translator.checks import Doubt, SegmentTranslation
 from hf_posenc.translator.report import validate_report_path, write_report
-from hf_posenc.translator.translator import SegmentTranslation
 
 MARKUP = '<script>alert("1")</script> & <b>'
 SEGMENTS = [

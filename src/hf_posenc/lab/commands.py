@@ -20,11 +20,11 @@ from ..inference.ctranslate2_engine import to_ctranslate2
 from ..inference.loading import checkpoint_name, load_model, model_folder, silence_logging
 from ..inference.onnx_engine import to_onnx
 from ..transformer.configuration_posenc import PosEncConfig
+from ..translator.checks import SegmentTranslation
 from ..translator.documents import TextDocument, parse_document, read_document
 from ..translator.report import validate_report_path
 from ..translator.report import write_report as write_translation_report
 from ..translator.translation_job import TranslationJob, translate_document, translate_to_file
-from ..translator.translator import SegmentTranslation
 from ..utils.atomic_io import atomic_write
 from ..utils.command_line import register_encodings
 from ..utils.run_folder import RunPaths

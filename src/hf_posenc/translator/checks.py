@@ -8,9 +8,10 @@ import math
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 import regex
@@ -40,6 +41,44 @@ class Doubt:
 
     check: str
     found: str
+
+
+@dataclass
+class SegmentTranslation:
+    """A segment, its translation, and the doubts that stay. `place`: where it stands, such as "line 3".
+
+    `repaired`: whether another candidate than the first stays.
+    """
+
+    place: str
+    source: str
+    translation: str
+    doubts: list[Doubt] = field(default_factory=list)
+    repaired: bool = False
+
+
+@dataclass
+class TextTranslation:
+    """A translated text, and its segments in order."""
+
+    text: str
+    segments: list[SegmentTranslation]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "TextTranslation":
+        """The translation that `dataclasses.asdict` made a record of."""
+        segments = []
+        for segment in record["segments"]:
+            doubts = [Doubt(**doubt) for doubt in segment["doubts"]]
+            segments.append(SegmentTranslation(**{**segment, "doubts": doubts}))
+        return cls(record["text"], segments)
+
+    @property
+    def doubtful(self) -> list[SegmentTranslation]:
+        return [segment for segment in self.segments if segment.doubts]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)

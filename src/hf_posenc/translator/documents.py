@@ -9,13 +9,14 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 from ..hub.errors import require_choice
 from ..utils.text_io import COMPRESSED_FORMATS, detect_compression, read_lines, replace_line_ends
+from .checks import SegmentTranslation, TextTranslation
 
 KEPT_ELEMENTS = frozenset({"script", "style", "code", "pre", "kbd", "samp", "math", "svg", "textarea"})
 # Of Markdown: code, targets of links, tags, addresses. The text between them is translated.
@@ -54,6 +55,15 @@ class TextDocument:
 
     def to_bytes(self) -> bytes:
         return "".join(part.text for part in self.parts).encode() if self.encode is None else self.encode(self.parts)
+
+
+def replace_texts(parts: Sequence[Part], translations: Iterable[TextTranslation]) -> list[SegmentTranslation]:
+    """Replace the texts of the parts, and return the segments."""
+    segments = []
+    for part, translation in zip(parts, translations, strict=True):
+        part.replace(translation.text)
+        segments += translation.segments
+    return segments
 
 
 def read_document(path: Path, form: str | None = None, field: str = "text") -> TextDocument:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..utils.atomic_io import atomic_write
-from .checks import Doubt
+from .checks import SegmentTranslation
 
 SUFFIXES = (".json", ".html")
 STYLE = """
@@ -26,23 +26,13 @@ ul { margin: 0; padding-inline-start: 1.2rem; }
 """
 
 
-class ReportedSegment(Protocol):
-    """A row of a report; a translator's segments are."""
-
-    place: str
-    source: str
-    translation: str
-    doubts: list[Doubt]
-    repaired: bool
-
-
 def validate_report_path(path: Path) -> None:
     """A ValueError for a suffix that no report has; call it before the translation."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"A report must end with {' or '.join(SUFFIXES)}, but it is {path}; choose one of them.")
 
 
-def write_report(path: Path, segments: Iterable[ReportedSegment], title: str = "Translation") -> None:
+def write_report(path: Path, segments: Iterable[SegmentTranslation], title: str = "Translation") -> None:
     """Write the report in the form of the path's suffix."""
     validate_report_path(path)
     rows = list(segments)
@@ -52,7 +42,7 @@ def write_report(path: Path, segments: Iterable[ReportedSegment], title: str = "
         atomic_write(path, report_page(rows, title))
 
 
-def report_record(segments: Sequence[ReportedSegment]) -> dict[str, Any]:
+def report_record(segments: Sequence[SegmentTranslation]) -> dict[str, Any]:
     """Numbers of segments, and the doubtful ones: place, source, translation, reasons."""
     doubtful = [segment for segment in segments if segment.doubts]
     checks = Counter(doubt.check for segment in doubtful for doubt in segment.doubts)
@@ -65,7 +55,7 @@ def report_record(segments: Sequence[ReportedSegment]) -> dict[str, Any]:
     }
 
 
-def doubt_record(segment: ReportedSegment) -> dict[str, Any]:
+def doubt_record(segment: SegmentTranslation) -> dict[str, Any]:
     return {
         "place": segment.place,
         "source": segment.source,
@@ -75,7 +65,7 @@ def doubt_record(segment: ReportedSegment) -> dict[str, Any]:
     }
 
 
-def report_page(segments: Sequence[ReportedSegment], title: str) -> str:
+def report_page(segments: Sequence[SegmentTranslation], title: str) -> str:
     """A page of HTML: links to the doubtful segments, then all segments, source and target side by side."""
     record = report_record(segments)
     summary = f"{record['segments']} segments, {record['doubtful']} doubtful, {record['repaired']} repaired."
@@ -95,13 +85,13 @@ def report_page(segments: Sequence[ReportedSegment], title: str) -> str:
     )
 
 
-def page_row(number: int, segment: ReportedSegment) -> str:
+def page_row(number: int, segment: SegmentTranslation) -> str:
     mark = ' class="doubtful"' if segment.doubts else ""
     cells = f'<td>{escape(segment.place)}</td><td dir="auto">{escape(segment.source)}</td>'
     cells += f'<td dir="auto">{escape(segment.translation)}</td>'
     return f'<tr id="s{number}"{mark}>{cells}<td>{reasons(segment)}</td></tr>\n'
 
 
-def reasons(segment: ReportedSegment) -> str:
+def reasons(segment: SegmentTranslation) -> str:
     """The doubts as HTML."""
     return "; ".join(f"<b>{escape(doubt.check)}</b>: {escape(doubt.found)}" for doubt in segment.doubts)

@@ -43,8 +43,9 @@ from ..utils.manifest import explain_read_errors
 from ..utils.text_io import json_line
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
 from .causal import translator_class
-from .documents import Part, TextDocument
-from .translator import SegmentTranslation, TextTranslation, Translator
+from .checks import SegmentTranslation, TextTranslation
+from .documents import Part, TextDocument, replace_texts
+from .translator import Translator
 
 TEXTS_PER_CHUNK, CHARACTERS_PER_CHUNK = 512, 50_000
 OUT_OF_MEMORY_REMEDY = (
@@ -203,14 +204,7 @@ def translate_document(
     """
     validate_document(document, job, processes)
     for chunk, translations in translate_chunks(split_into_chunks(document, job), job, processes, progress):
-        yield chunk, fill(chunk, translations)
-
-
-def fill(parts: Sequence[Part], translations: Sequence[TextTranslation]) -> list[SegmentTranslation]:
-    """Replace the texts of the parts, and return the segments."""
-    for part, translation in zip(parts, translations, strict=True):
-        part.replace(translation.text)
-    return [segment for translation in translations for segment in translation.segments]
+        yield chunk, replace_texts(chunk, translations)
 
 
 def validate_document(document: TextDocument, job: TranslationJob, processes: int) -> None:
@@ -256,13 +250,15 @@ def write_translations(
     validate_unfinished(document, job, unfinished, job_file)
     chunks = split_into_chunks(document, job)
     finished = read_finished(unfinished, chunks)
-    segments = [segment for chunk, made in zip(chunks, finished, strict=False) for segment in fill(chunk, made)]
+    segments = [
+        segment for chunk, made in zip(chunks, finished, strict=False) for segment in replace_texts(chunk, made)
+    ]
     with unfinished.open("a", encoding="utf-8", newline="\n") as file:
         remaining = chunks[len(finished) :]
         for chunk, translations in translate_chunks(remaining, job, processes, progress, len(finished)):
             file.write("".join(json_line(asdict(translation)) for translation in translations))
             file.flush()
-            segments += fill(chunk, translations)
+            segments += replace_texts(chunk, translations)
     atomic_write(target, document.to_bytes())
     delete(unfinished)
     delete(job_file)

@@ -9,7 +9,7 @@ token. What stays doubtful is listed.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -30,7 +30,7 @@ from ..hub.errors import data_options, is_blank, require, require_new, validate_
 from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Translator
 from ..inference.loading import load_model
 from ..utils.atomic_io import atomic_write
-from .checks import Checked, Doubt, find_doubts, usual_ratio
+from .checks import Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
 from .languages import TranslationDirection, choose_direction, language_tokens, script_of
 from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
@@ -41,44 +41,6 @@ if TYPE_CHECKING:
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
 # Positions that a model has a table for, by the names of its config.
 POSITION_LIMITS = ("max_position_embeddings", "max_source_length")
-
-
-@dataclass
-class SegmentTranslation:
-    """A segment, its translation, and the doubts that stay. `place`: where it stands, such as "line 3".
-
-    `repaired`: whether another candidate than the first stays.
-    """
-
-    place: str
-    source: str
-    translation: str
-    doubts: list[Doubt] = field(default_factory=list)
-    repaired: bool = False
-
-
-@dataclass
-class TextTranslation:
-    """A translated text, and its segments in order."""
-
-    text: str
-    segments: list[SegmentTranslation]
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "TextTranslation":
-        """The translation that `dataclasses.asdict` made a record of."""
-        segments = []
-        for segment in record["segments"]:
-            doubts = [Doubt(**doubt) for doubt in segment["doubts"]]
-            segments.append(SegmentTranslation(**{**segment, "doubts": doubts}))
-        return cls(record["text"], segments)
-
-    @property
-    def doubtful(self) -> list[SegmentTranslation]:
-        return [segment for segment in self.segments if segment.doubts]
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Translator:
@@ -203,14 +165,11 @@ class Translator:
 
     def translate_document(self, document: "TextDocument", *, progress: bool = False) -> list[SegmentTranslation]:
         """Replace the texts of a document by their translations, and return the segments."""
-        parts = document.texts
-        places = [part.place or "" for part in parts]
-        translations = self.translate_texts([part.text for part in parts], places, progress)
-        segments = []
-        for part, translation in zip(parts, translations, strict=True):
-            part.replace(translation.text)
-            segments += translation.segments
-        return segments
+        from .documents import replace_texts
+
+        places = [part.place or "" for part in document.texts]
+        translations = self.translate_texts([part.text for part in document.texts], places, progress)
+        return replace_texts(document.texts, translations)
 
     def translate_texts(
         self, texts: Sequence[str], places: Sequence[str], progress: bool = False
