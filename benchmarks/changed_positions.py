@@ -1,10 +1,11 @@
 """What a pretrained language model loses or gains by other positions, without training: perplexity by position.
 
-    python benchmarks/changed_positions.py MODEL TEXT [TEXT ...] --length 4096 [--rows ROW ...] [--save NAME]
+    python benchmarks/changed_positions.py MODEL TEXT [TEXT ...] --lengths 1024 2048 4096 [--rows ROW ...] [--save NAME]
 
-Each document gives one block of `--length` tokens, the same for all rows. Each row is the model after
-`hf_posenc.replace_positions`. A row's perplexity at some positions is compared with that of the model as it is on the
-same tokens: the ratio, with a 95 % bootstrap interval over documents. A killed command goes on from what it has saved.
+Each document gives one block of the last of `--lengths` in tokens, the same for all rows. Perplexity is that of the
+tokens between two lengths; windows have the first. Each row is the model after `hf_posenc.replace_positions`. A row's
+perplexity at some positions is compared with that of the model as it is on the same tokens: the ratio, with a 95 %
+bootstrap interval over documents. A killed command goes on from what it has saved.
 """
 
 import argparse
@@ -43,9 +44,8 @@ def windowed(size: int, sinks: int) -> Change:
     return change("rotary+window", window_size=size - 1, window_sinks=sinks)
 
 
-def rows(length: int, claimed: int) -> dict[str, Change]:
-    """The changes by name; windows are a quarter of the length."""
-    window = length // 4
+def rows(window: int, claimed: int) -> dict[str, Change]:
+    """The changes by name; `window` and the claimed length in tokens."""
     changes: dict[str, Change] = {"as it is": lambda model: model}
     for factor in (2.0, 4.0):
         changes[f"linear x {factor:g}"] = scaled("linear", factor)
@@ -58,14 +58,6 @@ def rows(length: int, claimed: int) -> dict[str, Change]:
     changes["none in every 4th layer"] = change("none", "every 4th")
     changes["none"] = change("none")
     return changes
-
-
-def edges_of(length: int) -> list[int]:
-    """Positions between which losses are averaged: 0, 256, 1024 and doubled, up to the length."""
-    edges = [0, 256]
-    while edges[-1] < length:
-        edges.append(min(length, max(1024, 2 * edges[-1])))
-    return edges
 
 
 def losses_by_position(model: PreTrainedModel, blocks: list[Any], edges: list[int], label: str) -> list[list[float]]:
@@ -95,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("texts", nargs="+", type=Path)
-    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--lengths", nargs="+", type=int, default=[1024, 2048, 4096], help="in tokens, ascending")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--rows", nargs="+", help="names of the rows to measure, beside 'as it is'; all by default")
     parser.add_argument("--dtype", default="float32", help="of the weights, such as bfloat16")
@@ -104,11 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     model, tokenizer = load_for_measuring(options.model, dtype=options.dtype, gguf_file=options.gguf)
     documents = [encode(tokenizer, path.read_text(encoding="utf-8")) for path in options.texts]
-    blocks = make_blocks(documents, prefix_tokens(tokenizer), options.length, options.blocks)
-    edges, claimed = edges_of(options.length), model.config.max_position_embeddings
+    blocks = make_blocks(documents, prefix_tokens(tokenizer), options.lengths[-1], options.blocks)
+    edges = [0, *options.lengths]
     state = Path(f".{options.save}.unfinished.json")
     found: dict[str, list[list[float]]] = json.loads(state.read_text()) if state.exists() else {}
-    changes = rows(options.length, claimed)
+    changes = rows(options.lengths[0], model.config.max_position_embeddings)
     if unknown := sorted({*(options.rows or [])} - changes.keys()):
         parser.error(f"--rows must be among {', '.join(changes)}, but it has {', '.join(unknown)}; choose others.")
     for name, changed in changes.items():
@@ -125,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     machine = machine_info("cpu")
     note = (
-        f"Perplexity at these positions of {len(blocks)} blocks of {options.length} tokens, one a document where there "
-        "are as many; in brackets the ratio to the model as it is, on the same tokens, with a 95 % bootstrap interval "
-        f"over blocks. Weights in {options.dtype}. {describe_machine(machine)}."
+        f"Perplexity at these positions of {len(blocks)} blocks of {options.lengths[-1]} tokens, one a document where "
+        "there are as many; in brackets the ratio to the model as it is, on the same tokens, with a 95 % bootstrap "
+        f"interval over blocks. Weights in {options.dtype}. {describe_machine(machine)}."
     )
     save(
         {"machine": machine, "dtype": options.dtype, "edges": edges, "losses": found},

@@ -192,24 +192,28 @@ def all_rows(
     """By name, what makes the embeddings of a row."""
     size, longest = options.window, max(options.lengths)
 
-    def changed(change: Callable[..., Any], steps: int, *arguments: Any) -> Embed:
-        torch.manual_seed(options.seed)
-        encoder = Encoder(change(copy.deepcopy(teacher.model), *arguments), teacher.special)
-        if steps:
-            distill(encoder, teacher, training_inputs(stretches, size, options.seed), steps, size)
+    def changed(change: Callable[..., Any], seed: int | None = None) -> Embed:
+        torch.manual_seed(seed or 0)
+        encoder = Encoder(change(copy.deepcopy(teacher.model)), teacher.special)
+        if seed is not None:
+            distill(encoder, teacher, training_inputs(stretches, size, seed), options.steps, size)
         return encoder.embed
 
     rows: dict[str, Callable[[], Embed]] = {f"first {size} tokens": lambda: partial(teacher.embed_start, size=size)}
     for part in (size, size // 2, size // 4):
         rows[f"windows of {part}, mean"] = lambda part=part: partial(teacher.embed_mean, size=part)  # type: ignore[misc]
         rows[f"windows of {part}, max"] = lambda part=part: partial(teacher.embed_windows, size=part)  # type: ignore[misc]
-    for method in ("interpolate", "repeat"):
-        rows[f"table, {method}"] = partial(changed, lengthen_table, 0, longest, method)
-    for name, encoding in (("ALiBi", "alibi"), ("RoPE", "rotary")):
-        rows[f"{name}, trained"] = partial(changed, replace_positions, options.steps, encoding)
-    rows["table, interpolate, trained"] = partial(changed, lengthen_table, options.steps, longest, "interpolate")
-    for name, encoding in (("ALiBi", "alibi"), ("RoPE", "rotary")):
-        rows[name] = partial(changed, replace_positions, 0, encoding)
+    changes: dict[str, Callable[..., Any]] = {
+        "table, interpolate": partial(lengthen_table, max_position_embeddings=longest, method="interpolate"),
+        "table, repeat": partial(lengthen_table, max_position_embeddings=longest, method="repeat"),
+        "ALiBi": partial(replace_positions, position_encoding_type="alibi"),
+        "RoPE": partial(replace_positions, position_encoding_type="rotary"),
+    }
+    for name, change in changes.items():
+        rows[name] = partial(changed, change)
+    for name in ("ALiBi", "RoPE", "table, interpolate"):
+        for seed in options.seeds:
+            rows[f"{name}, trained, seed {seed}"] = partial(changed, changes[name], seed)
     return rows
 
 
@@ -243,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=40, help="documents")
     parser.add_argument("--steps", type=int, default=60, help="of training, each of 2,048 tokens")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="as in the table; all by default")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of the trained rows")
     parser.add_argument("--save", default="lengthen-encoder", help="name in benchmarks/results")
     options = parser.parse_args(arguments)
     tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
@@ -262,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     note = (
         f"{report['model']}: percent of {len(pairs)} queries whose own document ranks first among {options.count} of "
         "this many tokens; in brackets the mean reciprocal rank, with a 95 % bootstrap interval over documents. "
-        f"Trained rows: {options.steps} steps of {STEP_TOKENS} tokens, one seed. bfloat16. {describe_machine(machine)}."
+        f"Trained rows: {options.steps} steps of {STEP_TOKENS} tokens. bfloat16. {describe_machine(machine)}."
     )
     rows = all_rows(teacher, options, training)
     for name in options.rows or rows:

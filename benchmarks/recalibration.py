@@ -21,7 +21,7 @@ from statistics import mean
 
 import numpy as np
 import torch
-from changed_positions import edges_of, losses_by_position, rows
+from changed_positions import losses_by_position, rows
 from common import describe_machine, machine_info, save
 from peft import LoraConfig, get_peft_model
 from tqdm.auto import tqdm
@@ -99,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         documents = [encode(tokenizer, path.read_text(encoding="utf-8")) for path in paths]
         blocks[name] = make_blocks(documents, prefix, length, len(paths) if name == "test" else options.steps)
-    changes = rows(options.test_length, model.config.max_position_embeddings)
+    changes = rows(options.test_length // 4, model.config.max_position_embeddings)
     if unknown := sorted({*options.rows} - changes.keys()):
         parser.error(f"--rows must be among {', '.join(changes)}, but it has {', '.join(unknown)}; choose others.")
-    edges, folder = edges_of(options.test_length), Path(f".{options.save}.unfinished")
+    edges, folder = [0, options.test_length // 2, options.test_length], Path(f".{options.save}.unfinished")
     folder.mkdir(exist_ok=True)
     for seed in (0, *options.seeds):  # 0: without training
         for name in options.rows:

@@ -474,9 +474,11 @@ def model_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str
 def test_changed_positions_are_compared_with_the_model_as_it_is(
     benchmark: Callable[..., tuple[dict[str, Any], str]], model_and_text: tuple[str, str]
 ) -> None:
-    report, table = benchmark("changed_positions", *model_and_text, "--length", "512", "--save", "tiny", tiny=[])
+    report, table = benchmark(
+        "changed_positions", *model_and_text, "--lengths", "128", "512", "--save", "tiny", tiny=[]
+    )
     losses = report["losses"]
-    assert report["edges"] == [0, 256, 512] and all(len(values[0]) == 2 for values in losses.values())
+    assert report["edges"] == [0, 128, 512] and all(len(values[0]) == 2 for values in losses.values())
     assert losses["window 128, 0 sinks"] != losses["window 128, 4 sinks"] != losses["as it is"] != losses["YaRN x 2"]
     assert table.count("\n| ") == len(losses) + 1 and "1.00" in table
 
@@ -496,7 +498,7 @@ def test_lengthened_encoders_are_compared_by_retrieval(
     speeches.write_text("\n\n".join(f"the {word} and a {word} " * 5 for word in words), encoding="utf-8")
     monkeypatch.chdir(tmp_path.parent)
     texts = ["--documents", str(talks), "--passages", str(speeches), "--train", str(talks)]
-    options = ["--lengths", "512", "700", "--count", "2", "--steps", "2", "--save", "tiny"]
+    options = ["--lengths", "512", "700", "--count", "2", "--steps", "2", "--seeds", "1", "2", "--save", "tiny"]
     report, table = benchmark("lengthen_encoder", str(folder), *texts, *options, tiny=[])
     rank_lists = [ranks for found in report["ranks"].values() for ranks in found.values()]
     assert all(len(ranks) == 8 and set(ranks) <= {1, 2} for ranks in rank_lists)
