@@ -8,7 +8,8 @@ TESTS ?= tests
 # Tests of what depends on transformers; those of torch alone are left out.
 DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
 	tests/hosts tests/modeling tests/lab/training tests/convert/test_marian.py tests/convert/test_transformers.py \
-	tests/convert/test_folders.py tests/lab/data/test_tags.py tests/lab/data/test_slow_tokenizers.py
+	tests/convert/test_folders.py tests/lab/data/test_tags.py tests/lab/data/test_slow_tokenizers.py \
+	$(addprefix tests/translator/test_,causal_translator.py languages.py old_pipeline.py repair.py translator.py)
 RUN := $(VENV)/bin/python
 WORKERS := auto
 PYTEST = $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal

@@ -4,16 +4,22 @@
 
 In an environment with transformers 4.57, torch, sentencepiece and sacremoses. For each family it writes a small model
 with random weights and a tokenizer of its own class to FOLDER/FAMILY, and the pipeline's outputs to FOLDER/calls.json.
+
+Published models normalize text by SentencePiece's rules `nmt_nfkc`, a table of 230 kB. These have some of its rules, so
+that a file stays small.
 """
 
 import io
 import json
 import sys
+import tempfile
+import unicodedata
 from pathlib import Path
 
 import sentencepiece
 import torch
 import transformers
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -36,29 +42,41 @@ TEXTS = [
     "Wir gehen morgen in die Stadt, wenn es nicht regnet.",
     "Haus",
     "Der Preis beträgt 1.250 Euro; das ist viel.",
-    "Er sagte: Komm mit!",
+    "Er sagte\u2009: Komm mit\u2026 fu\u0308r 5\u00a0Tage!",
     "Sie haben das Buch gelesen und verstanden.",
     "Im Sommer fahren viele Leute ans Meer.",
     "Was ist das?",
 ]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
+NORMALIZED = ("\u00a0", "\u2009", "\u202f", "\u3000", "\u2026", "\ufb01", "\u00b2", "a\u0308", "o\u0308", "u\u0308")
 NUM_DIFFERENT = 6  # outputs of the eight texts
 LANGUAGES = {"m2m_100": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn"), "mbart": ("de_DE", "en_XX"), "t5": ("de", "en")}
 
 
-def train_subwords(path: Path, model_type: str = "unigram") -> Path:
+def train_subwords(path: Path, model_type: str = "unigram", **options: int) -> Path:
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 4),
-        model_writer=model,
-        vocab_size=90,
-        hard_vocab_limit=False,
-        model_type=model_type,
-        normalization_rule_name="identity",
-    )
-    path.write_bytes(model.getvalue())
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        for text in NORMALIZED:
+            rules.write(f"{code_points(text)}\t{code_points(unicodedata.normalize('NFKC', text))}\n")
+        rules.flush()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS * 4),
+            model_writer=model,
+            vocab_size=90,
+            hard_vocab_limit=False,
+            model_type=model_type,
+            normalization_rule_tsv=rules.name,
+            **options,
+        )
+    proto = ModelProto.FromString(model.getvalue())
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this machine; the rules are compiled
+    path.write_bytes(proto.SerializeToString())
     return path
+
+
+def code_points(text: str) -> str:
+    return " ".join(f"{ord(character):X}" for character in text)
 
 
 def pieces_of(path: Path) -> list[str]:
@@ -99,7 +117,8 @@ def make(family: str, folder: Path, seed: int) -> None:
         tokenizer = MBart50Tokenizer(str(train_subwords(folder / "sentencepiece.bpe.model")))
         model = MBartForConditionalGeneration(MBartConfig(vocab_size=len(tokenizer), **SIZES, max_length=48))
     else:
-        tokenizer = T5Tokenizer(str(train_subwords(folder / "spiece.model")), extra_ids=10)
+        subwords = train_subwords(folder / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+        tokenizer = T5Tokenizer(str(subwords), extra_ids=10)
         sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
         model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **sizes))
         model.generation_config.max_length = 48
