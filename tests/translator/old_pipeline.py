@@ -20,7 +20,11 @@ import sentencepiece
 import torch
 import transformers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import ByteLevelBPETokenizer
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartTokenizer,
     M2M100Config,
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
@@ -31,9 +35,13 @@ from transformers import (
     MBartConfig,
     MBartForConditionalGeneration,
     NllbTokenizer,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
+    PegasusTokenizer,
     T5Config,
     T5ForConditionalGeneration,
     T5Tokenizer,
+    T5TokenizerFast,
     pipeline,
 )
 
@@ -51,10 +59,14 @@ SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_atten
 SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
 NORMALIZED = ("\u00a0", "\u2009", "\u202f", "\u3000", "\u2026", "\ufb01", "\u00b2", "a\u0308", "o\u0308", "u\u0308")
 NUM_DIFFERENT = 6  # outputs of the eight texts
-LANGUAGES = {"m2m_100": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn"), "mbart": ("de_DE", "en_XX"), "t5": ("de", "en")}
+LANGUAGES = {"m2m_100": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn"), "mbart": ("de_DE", "en_XX")}  # options
+OTHER_LANGUAGES = {"marian_many": (None, "deu"), "madlad": (None, "en"), "t5": ("de", "en")}
+PREFIXES = {"marian_many": ">>deu<< ", "madlad": "<2en> ", "t5": "translate German to English: "}
+FAMILIES = ("marian", "marian_many", "m2m_100", "nllb", "mbart", "t5", "madlad", "bart", "pegasus")
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # of T5 and Pegasus
 
 
-def train_subwords(path: Path, model_type: str = "unigram", **options: int) -> Path:
+def train_subwords(path: Path, model_type: str = "unigram", **options: object) -> Path:
     model = io.BytesIO()
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
         for text in NORMALIZED:
@@ -98,6 +110,21 @@ def m2m_tokenizer(folder: Path) -> M2M100Tokenizer:
     return M2M100Tokenizer(str(folder / "vocab.json"), str(subwords))
 
 
+def t5_tokenizer(folder: Path, is_madlad: bool) -> T5Tokenizer | T5TokenizerFast:
+    if not is_madlad:
+        return T5Tokenizer(str(train_subwords(folder / "spiece.model", **T5_IDS)), extra_ids=10)
+    subwords = train_subwords(folder / "spiece.model", user_defined_symbols=["<2de>", "<2en>", "<2fr>"])
+    # MADLAD is published with a tokenizer.json; without it, versions of transformers differ in the tags.
+    return T5TokenizerFast(str(subwords), extra_ids=0, pad_token="<s>")
+
+
+def bart_tokenizer(folder: Path) -> BartTokenizer:
+    subwords = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    subwords.train_from_iterator(TEXTS * 4, vocab_size=340, special_tokens=special, show_progress=False)
+    return BartTokenizer(*subwords.save_model(str(folder)))
+
+
 def make(family: str, folder: Path, seed: int) -> None:
     """A model with random weights and its tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,11 +143,20 @@ def make(family: str, folder: Path, seed: int) -> None:
     elif family == "mbart":
         tokenizer = MBart50Tokenizer(str(train_subwords(folder / "sentencepiece.bpe.model")))
         model = MBartForConditionalGeneration(MBartConfig(vocab_size=len(tokenizer), **SIZES, max_length=48))
+    elif family == "bart":
+        tokenizer = bart_tokenizer(folder)
+        model = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **SIZES, max_length=48))
+    elif family == "pegasus":
+        tokenizer = PegasusTokenizer(str(train_subwords(folder / "spiece.model", **T5_IDS)))
+        ids = {"pad_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1, "decoder_start_token_id": 0}
+        model = PegasusForConditionalGeneration(PegasusConfig(vocab_size=len(tokenizer), **SIZES, **ids, max_length=48))
     else:
-        subwords = train_subwords(folder / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-        tokenizer = T5Tokenizer(str(subwords), extra_ids=10)
+        tokenizer = t5_tokenizer(folder, family == "madlad")
+        ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-        model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **sizes))
+        model = T5ForConditionalGeneration(
+            T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **ids, **sizes)
+        )
         model.generation_config.max_length = 48
     with torch.no_grad():  # outputs that depend on the source, and end
         for name, weight in model.named_parameters():
@@ -132,16 +168,12 @@ def make(family: str, folder: Path, seed: int) -> None:
 
 def call(family: str, folder: Path) -> list[dict[str, object]]:
     """The pipeline's outputs: greedy and by beams."""
-    task = "translation_de_to_en" if family == "t5" else "translation"
-    translate = pipeline(task, model=str(folder), device="cpu")
-    source, target = LANGUAGES.get(family, (None, "deu" if family == "marian_many" else None))
-    names = {} if source is None or family == "t5" else {"src_lang": source, "tgt_lang": target}
-    if family == "t5":
-        translate.model.config.prefix = "translate German to English: "
-        translate.prefix = translate.model.config.prefix
+    translate = pipeline("translation", model=str(folder), device="cpu")
+    source, target = {**LANGUAGES, **OTHER_LANGUAGES}.get(family, (None, None))
+    names = {"src_lang": source, "tgt_lang": target} if family in LANGUAGES else {}
     records = []
     for number, text in enumerate(TEXTS):
-        shown = f">>{target}<< {text}" if family == "marian_many" else text
+        shown = PREFIXES.get(family, "") + text
         options = {"num_beams": (1, 4)[number % 2], "max_new_tokens": 20}
         (output,) = translate(shown, **names, **options, return_tensors=True)
         languages = {"source_language": source, "target_language": target}
@@ -152,9 +184,8 @@ def call(family: str, folder: Path) -> list[dict[str, object]]:
 
 
 def main(folder: Path) -> None:
-    families = ("marian", "marian_many", "m2m_100", "nllb", "mbart", "t5")
     calls = []
-    for family in families:
+    for family in FAMILIES:
         for seed in range(20):
             make(family, folder / family, seed)
             records = call(family, folder / family)

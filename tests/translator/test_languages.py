@@ -71,6 +71,9 @@ def test_a_code_of_two_languages_of_the_model_is_refused_with_both() -> None:
         ("nllb", "m2m_100", "", "deu_Latn", "fra_Latn"),
         ("mbart", "mbart", "", "de_DE", "fr_XX"),
         ("t5", "t5", "translate German to French: ", None, None),
+        ("madlad", "t5", "<2fr> ", None, None),
+        ("bart", "bart", "", None, None),
+        ("pegasus", "pegasus", "", None, None),
     ],
 )
 def test_each_family_is_given_its_languages_by_its_own_rule(

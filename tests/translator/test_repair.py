@@ -79,7 +79,7 @@ def test_of_equal_doubts_the_most_probable_and_never_a_blank_one() -> None:
     assert choose(translator, "a", [("a", []), ("b", doubt)]) == ("a", [])
 
 
-@pytest.mark.parametrize("name", ["marian", "m2m_100", "nllb", "mbart", "t5"])
+@pytest.mark.parametrize("name", ["marian", "m2m_100", "nllb", "mbart", "t5", "madlad", "bart", "pegasus"])
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_a_score_is_that_of_generation(name: str) -> None:
     """The labels have the first token that generation is forced to; the score is the mean over the labels."""
@@ -89,6 +89,7 @@ def test_a_score_is_that_of_generation(name: str) -> None:
         "nllb": ("deu_Latn", "eng_Latn"),
         "mbart": ("de_DE", "en_XX"),
         "t5": ("de", "en"),
+        "madlad": ("de", "en"),
     }
     translator = Translator.from_pretrained(FIXTURES / name, *languages.get(name, (None, None)))
     ids = translator.encode_target("Was ist das?")

@@ -16,7 +16,8 @@ from hf_posenc.translator.translator import Translator
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LANGUAGES = {"marian": (None, None), "marian_many": ("de", "deu"), "m2m_100": ("de", "en"), "nllb": ("de", "en")}
-LANGUAGES |= {"mbart": ("de", "en"), "t5": ("de", "en")}
+LANGUAGES |= {"mbart": ("de", "en"), "t5": ("de", "en"), "madlad": ("de", "en")}
+LANGUAGES |= {"bart": (None, None), "pegasus": (None, None)}
 SENTENCE = "Wir gehen morgen in die Stadt, wenn es nicht regnet."
 LONG = " und ".join([SENTENCE.rstrip(".")] * 12) + "."
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
