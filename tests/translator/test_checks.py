@@ -78,7 +78,7 @@ def test_a_loop_is_the_most_repeated_words() -> None:
                 repeats = 1
                 while words[start + repeats * period :][:period] == unit:
                     repeats += 1
-                best = max(best, repeats * period if repeats > 1 else 1)
+                best = max(best, repeats * period if repeats > 2 else 1)
         repeats, loop = longest_loop(" ".join(words))
         assert repeats * len(loop) == best or best == repeats == 1
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from .segments import UNSPACED
 NUMBER = regex.compile(r"\d+(?:[., \u00a0\u202f'\u2019]\d{3})*(?:[.,]\d+)?")
 LINK = regex.compile(r"(?:https?://|www\.)[^\s<>\"')\]]+|[\w.+-]+@[\w-]+\.[\w.]+")
 TAG = regex.compile(r"</?[a-zA-Z][^<>]*>|\{\w*\}|%[sd]|\$\{\w+\}")
+LINK_OR_TAG_SIGN = regex.compile(r"[@/<{%]|www\.")  # every one has one of these; the search for them takes longer
 WORD = regex.compile(rf"{UNSPACED.pattern}|[\p{{L}}\p{{M}}\p{{N}}--{UNSPACED.pattern}]+", regex.V1)
 MIN_SEGMENTS = 30  # for a spread of length ratios
 MIN_RATIO_SPREAD = 0.13  # of log ratios; the spread of a very uniform text is not a rule
@@ -133,8 +135,7 @@ def unusual_length(pair: Checked) -> str | None:
 def loop(pair: Checked) -> str | None:
     """Words that are repeated one after another, more often than in the source; or text that compresses too well."""
     repeats, words = longest_loop(pair.translation)
-    in_source, _ = longest_loop(pair.source)
-    if repeats > in_source and repeats >= MIN_LOOP_REPEATS and repeats * len(words) >= MIN_LOOP_WORDS:
+    if repeats * len(words) >= MIN_LOOP_WORDS and repeats > longest_loop(pair.source)[0]:
         return f"{' '.join(words)[:60]!r} stands {repeats} times in a row"
     rates = compression(pair.translation), compression(pair.source)
     if len(pair.translation) > 100 and rates[0] > MAX_COMPRESSION * max(rates[1], 1.0):
@@ -143,17 +144,26 @@ def loop(pair: Checked) -> str | None:
 
 
 def longest_loop(text: str) -> tuple[int, list[str]]:
-    """The greatest number of repetitions in a row, and the repeated words, by the words that they cover."""
-    words = WORD.findall(text.casefold())
+    """The number of repetitions in a row, and the repeated words, of the loop that covers most words.
+
+    Without a loop of three repetitions or more they are 1 and no words.
+    """
+    words = words_of(text.casefold())
     best: tuple[int, list[str]] = (1, [])
-    for period in range(1, min(MAX_PERIOD, len(words) // 2) + 1):
+    for period in range(1, min(MAX_PERIOD, len(words) // MIN_LOOP_REPEATS) + 1):
         run = 0
         for at in range(period, len(words)):
             run = run + 1 if words[at] == words[at - period] else 0
             repeats = run // period + 1
-            if repeats > 1 and repeats * period > best[0] * len(best[1]):
+            if repeats >= MIN_LOOP_REPEATS and repeats * period > best[0] * len(best[1]):
                 best = (repeats, words[at - period + 1 : at + 1])
     return best
+
+
+@lru_cache(maxsize=4)
+def words_of(text: str) -> list[str]:
+    """The words of a text; kept, because two checks read those of a translation."""
+    return WORD.findall(text)
 
 
 def compression(text: str) -> float:
@@ -165,8 +175,8 @@ def copied(pair: Checked) -> str | None:
     """Half of the source or more, word by word in the translation. Numbers and words with a capital may be names."""
     if pair.same_language or len(pair.source) < MIN_CHARACTERS:
         return None
-    words = WORD.findall(pair.source)
-    source, translation = [word.casefold() for word in words], WORD.findall(pair.translation.casefold())
+    words = words_of(pair.source)
+    source, translation = [word.casefold() for word in words], words_of(pair.translation.casefold())
     if 2 * (Counter(source) & Counter(translation)).total() < len(source):
         return None
     start, _, length = SequenceMatcher(None, source, translation, autojunk=False).find_longest_match()
@@ -178,13 +188,13 @@ def copied(pair: Checked) -> str | None:
 
 def other_script(pair: Checked) -> str | None:
     """Letters that are mostly of another script than the target language's."""
-    letters = [character for character in pair.translation if character.isalpha()]
+    letters = "".join(filter(str.isalpha, pair.translation))
     if pair.target_script is None or len(letters) < MIN_CHARACTERS:
         return None
     pattern = SCRIPTS.get(pair.target_script)
     if pattern is None:
         return None
-    share = sum(pattern.match(character) is not None for character in letters) / len(letters)
+    share = len(pattern.findall(letters)) / len(letters)
     return None if share >= MIN_SCRIPT_SHARE else f"{share:.0%} of the letters are {pair.target_script}"
 
 
@@ -203,6 +213,8 @@ def plain_digits(text: str) -> str:
 
 def lost_links_and_tags(pair: Checked) -> str | None:
     """Web and mail addresses, tags and placeholders that the translation lacks."""
+    if not LINK_OR_TAG_SIGN.search(pair.source):
+        return None
     kept = "".join(pair.translation.split())
     lost = [item.rstrip(".,;:!?") for pattern in (LINK, TAG) for item in pattern.findall(pair.source)]
     lost = [item for item in lost if "".join(item.split()) not in kept]
