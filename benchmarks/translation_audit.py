@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import common
+import regex
 
+from hf_posenc.metrics.translation_audit.lexicon import UNSPACED
 from hf_posenc.metrics.translation_audit.translation_audit import audit
 from hf_posenc.utils.text_io import read_lines
 
@@ -36,6 +38,8 @@ CHANCES = {"dropped": 0.06, "repeated": 0.04, "moved": 0.03, "invented": 0.04}
 NOISE = 0.08  # of each of the three kinds
 MIN_SEGMENTS, MAX_SEGMENTS, SYSTEM_SEGMENTS = 4, 20, 15  # of a piece
 MIN_INVENTED_WORDS = 4
+UNSPACED_TEXT = regex.compile(UNSPACED, regex.V1)
+PAIR = regex.compile(r"\w\p{M}*(?:\w\p{M}*)?|\W")
 WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 
 
@@ -77,9 +81,15 @@ def read_files(paths: Sequence[Path]) -> Iterator[Piece]:
         yield Piece(list(sources), list(references), list(translations))
 
 
+def split_words(text: str) -> tuple[list[str], str]:
+    """The words and the blank between them; in scripts without spaces, pairs of characters."""
+    return (PAIR.findall(text), "") if UNSPACED_TEXT.search(text) else (text.split(), " ")
+
+
 def add_noise(text: str, words: Sequence[str], rng: random.Random) -> str:
     """The text with noise in its words; `words` are those that replace others."""
-    parts = [match.groups() for match in map(WORD.fullmatch, text.split()) if match]
+    split, blank = split_words(text)
+    parts = [match.groups() for match in map(WORD.fullmatch, split) if match]
     cores = [core for _, core, _ in parts]
     place = 0
     while place + 1 < len(cores):
@@ -92,10 +102,10 @@ def add_noise(text: str, words: Sequence[str], rng: random.Random) -> str:
         chance = rng.random()
         changed = rng.choice(words) if chance < NOISE else "" if chance < 2 * NOISE else core
         noisy.append(before + changed + after)
-    return " ".join(word for word in noisy if word)
+    return blank.join(word for word in noisy if word)
 
 
-def plant(piece: Piece, inventions: Sequence[str], translate: Callable[[int], str], rng: random.Random) -> Planted:
+def plant(piece: Piece, invent: Callable[[], str], translate: Callable[[int], str], rng: random.Random) -> Planted:
     """A translation of the piece with planted errors, one segment a line."""
     planted, lines = Planted(), []
     segment, count = 0, len(piece.sources)
@@ -115,7 +125,7 @@ def plant(piece: Piece, inventions: Sequence[str], translate: Callable[[int], st
             lines.append(translate(segment))
         if kind == "invented":
             start = sum(len(line) + 1 for line in lines)
-            lines.append(rng.choice(inventions))
+            lines.append(invent())
             planted.invented.append((start, start + len(lines[-1])))
         segment += 1
     planted.text = "\n".join(lines)
@@ -133,7 +143,7 @@ def draw_kind(rng: random.Random) -> str | None:
 
 def plant_all(pieces: Sequence[Piece], seed: int, paragraph: bool) -> list[Planted]:
     rng = random.Random(seed)
-    words = [WORD.fullmatch(word)[2] for piece in pieces for text in piece.references for word in text.split()]  # type: ignore[index]
+    words = [WORD.fullmatch(word)[2] for piece in pieces for text in piece.references for word in split_words(text)[0]]  # type: ignore[index]
     words = [word for word in words if word]
 
     def translation(piece: Piece, segment: int) -> str:
@@ -141,11 +151,21 @@ def plant_all(pieces: Sequence[Piece], seed: int, paragraph: bool) -> list[Plant
             return piece.translations[segment]
         return add_noise(piece.references[segment], words, rng)
 
-    texts = [text for piece in pieces for text in piece.references if len(text.split()) >= MIN_INVENTED_WORDS]
-    inventions = [add_noise(text, words, rng) for text in texts]
+    inventions = [
+        (piece, add_noise(text, words, rng))
+        for piece in pieces
+        for text in piece.references
+        if len(split_words(text)[0]) >= MIN_INVENTED_WORDS
+    ]
+
+    def invention(piece: Piece) -> str:
+        """A segment of another piece."""
+        other, text = rng.choice(inventions)
+        return invention(piece) if other is piece and len(pieces) > 1 else text
+
     planted = []
     for piece in pieces:
-        planted.append(plant(piece, inventions, partial(translation, piece), rng))
+        planted.append(plant(piece, partial(invention, piece), partial(translation, piece), rng))
         if paragraph:
             planted[-1].text = planted[-1].text.replace("\n", " ")
     return planted
@@ -186,6 +206,8 @@ def measure(pieces: Sequence[Piece], planted: Sequence[Planted], with_references
             {
                 "evidence": result["evidence"],
                 "kind": kind,
+                "hits": hits,
+                "found": found,
                 "planted": truth,
                 "precision": hits / max(found, 1),
                 "recall": hits / max(truth, 1),

@@ -35,17 +35,27 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", str(tmp_path / "metrics"))
 
 
-def documents(number: int, seed: int = 0, num_segments: int = 10) -> tuple[list[list[str]], list[list[str]]]:
+def documents(
+    number: int, seed: int = 0, num_segments: int = 10, words_of_one: tuple[int, int] = (7, 14), end: str = "."
+) -> tuple[list[list[str]], list[list[str]]]:
     """Sentences of a made-up language with Zipf's frequencies, and their translations word by word, reversed."""
-    rng = random.Random(seed)
+    rng, numbers = random.Random(seed), random.Random(seed)
     words = ["".join(rng.sample(SYLLABLES, 3)) for _ in range(300)]
     other = ["".join(rng.sample(SYLLABLES, 3)).upper() + "x" for _ in range(300)]
     weights = [1 / (rank + 3) for rank in range(300)]
     sources, targets = [], []
     for _ in range(number):
-        drawn = [rng.choices(range(300), weights, k=rng.randint(7, 14)) for _ in range(num_segments)]
-        sources.append([" ".join(words[index] for index in sentence) + "." for sentence in drawn])
-        targets.append([" ".join(other[index] for index in reversed(sentence)) + "." for sentence in drawn])
+        ends = [end.format(*numbers.sample(range(10, 100), 2)) for _ in range(num_segments)]
+        drawn = [rng.choices(range(300), weights, k=rng.randint(*words_of_one)) for _ in range(num_segments)]
+        sources.append(
+            [" ".join(words[index] for index in sentence) + last for sentence, last in zip(drawn, ends, strict=True)]
+        )
+        targets.append(
+            [
+                " ".join(other[index] for index in reversed(sentence)) + last
+                for sentence, last in zip(drawn, ends, strict=True)
+            ]
+        )
     return sources, targets
 
 
@@ -93,6 +103,30 @@ def test_planted_errors_are_found(with_references: bool, separator: str) -> None
     assert result["evidence"] == ("references" if with_references else "sources")
     assert result["all"]["dropped"] == 5 and result["positions"][4]["dropped"] == 2
     assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+@pytest.mark.parametrize("with_references", [True, False])
+@pytest.mark.parametrize(
+    ("words_of_one", "end"),
+    [((4, 8), ""), ((6, 10), ","), ((4, 6), " {} | 3.{} % |")],
+    ids=["headlines", "verse", "table"],
+)
+def test_errors_in_one_line_without_sentence_ends_are_found(
+    words_of_one: tuple[int, int], end: str, with_references: bool
+) -> None:
+    sources, targets = documents(100, words_of_one=words_of_one, end=end)
+    invented = documents(1, seed=0, num_segments=1200, words_of_one=words_of_one, end=end)[1][0][-4:]
+    texts = [list(target) for target in targets]
+    del texts[1][4]
+    texts[2].insert(3, texts[2][3])
+    texts[3][5:5] = invented
+    texts[4][2], texts[4][7] = texts[4][7], texts[4][2]
+    records = audit([" ".join(text) for text in texts], sources, targets if with_references else None)["documents"]
+    assert found(records[1]) == NOTHING | {"dropped": [4]}
+    assert found(records[2]) == NOTHING | {"repeated": [3]}
+    assert len(records[3]["invented"]) == 1 and records[3]["dropped"] == []
+    assert set(found(records[4])["moved"]) & {2, 7}
+    assert sum(record[kind] != [] for record in records[5:] for kind in NOTHING) <= 2
 
 
 @pytest.mark.full

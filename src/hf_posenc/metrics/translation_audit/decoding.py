@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .lexicon import LINE, NUM_FOLDS, Tokens, TranslationTable, Vocabulary, tokenize, train_tables
+from .lexicon import LINE, NUM_FOLDS, UNMARKED, Tokens, TranslationTable, Vocabulary, tokenize, train_tables
 
 POSITION_STD, MAX_POSITION_COST = 1.5, 6.0  # in segments: of the first alignment, which has no table
 MAX_BATCH_CELLS = 4_000_000  # scores of the words of a batch
@@ -46,21 +46,27 @@ LOWEST = -1e9
 NEXT, NEXT_OF_NONE, SAME_OF_NONE, JUMP, NONE_FROM_SEGMENT = 1, 2, 3, 4, 8  # back pointers
 
 
+Prices = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Costs of transitions before a word: inside a sentence, at its start, and at the start of a line."""
+    """Costs of transitions before a word: inside a sentence, at its start, at that of a line, and without marks.
 
-    stay: tuple[float, float, float] = (0.0, 1.0, 3.0)
-    advance: tuple[float, float, float] = (4.0, 0.3, 0.0)
-    jump: tuple[float, float, float] = (9.0, 5.0, 4.0)
-    none: tuple[float, float, float] = (12.0, 2.0, 1.5)
-    leave: tuple[float, float, float] = (8.0, 0.3, 0.0)  # from "no counterpart"
+    Without marks, any word may start a segment. One of 20 does: it costs what a start of a sentence does, and log 20.
+    """
+
+    stay: Prices = (0.0, 1.0, 3.0, 0.0)
+    advance: Prices = (4.0, 0.3, 0.0, 3.3)
+    jump: Prices = (9.0, 5.0, 4.0, 8.0)
+    none: Prices = (12.0, 2.0, 1.5, 5.0)
+    leave: Prices = (8.0, 0.3, 0.0, 3.3)  # from "no counterpart"
 
 
 COSTS = Costs()
 # Of the first alignment without references, which has equal words as its only evidence: in order, nothing left out.
 MONOTONE_COSTS = Costs(
-    stay=(0.0, 1.0, 2.0), advance=(2.0, 0.0, 0.0), jump=(50.0,) * 3, none=(1e6,) * 3, leave=(0.0,) * 3
+    stay=(0.0, 1.0, 2.0, 0.0), advance=(2.0, 0.0, 0.0, 2.0), jump=(50.0,) * 4, none=(1e6,) * 4, leave=(0.0,) * 4
 )
 
 
@@ -285,8 +291,10 @@ def align_documents(
                 f"A document must have at most {MAX_CELLS} tokens times segments, but document {number} has "
                 f"{len(rows)} tokens and {len(texts)} segments; give its chapters as documents of their own."
             )
-        ids = [vocabulary.ids(tokenize(text).keys) for text in texts]
-        documents.append(Document(ids, tokens, words, rows, segment_folds(number, len(ids), len(translations))))
+        units = [tokenize(text) for text in texts]
+        ids = [vocabulary.ids(unit.keys) for unit in units]
+        folds = segment_folds(number, len(ids), len(translations))
+        documents.append(Document(ids, with_unmarked_starts(tokens, units), words, rows, folds))
     pair_ids = [
         (vocabulary.ids(tokenize(source).keys), vocabulary.ids(tokenize(target).keys)) for source, target in pairs
     ]
@@ -306,6 +314,17 @@ def align_documents(
                 np.maximum(document.scores, 0, out=document.scores)
         find_paths(documents, MONOTONE_COSTS if is_first_guess else COSTS, use_positions=is_first_guess)
     return documents
+
+
+def with_unmarked_starts(tokens: Tokens, segments: Sequence[Tokens]) -> Tokens:
+    """The tokens of a translation; if most ends of its segments are not marked, any word may start one.
+
+    Verses, headlines and cells have no closing punctuation. Lines of the translation are marks, too.
+    """
+    num_unmarked = sum(not segment.is_ended for segment in segments)
+    if num_unmarked <= len(segments) / 2 or tokens.starts.count(LINE) > len(segments) / 2:
+        return tokens
+    return tokens._replace(starts=[start or UNMARKED for start in tokens.starts])
 
 
 def unigram_distribution(documents: Sequence[Document], vocabulary_size: int) -> np.ndarray:

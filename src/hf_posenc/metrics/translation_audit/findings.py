@@ -19,7 +19,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from .decoding import COSTS, Document, resegment
-from .lexicon import INSIDE, SENTENCE, is_word
+from .lexicon import INSIDE, is_word
 
 MIN_EVIDENCE = 2.0  # nats that the words of a visit score together
 MIN_VISIT, MIN_COPY = 0.3, 0.4  # shares of the expected length: of a visit, and of each copy of a repeated segment
@@ -155,7 +155,7 @@ def with_empty_segments(document: Document, findings: Findings, numbers: Sequenc
 
 def is_whole(document: Document, run: Run) -> bool:
     """Whether a run starts and ends with a sentence or a line; closing punctuation may be missing."""
-    keys, _, starts = document.tokens
+    keys, starts = document.tokens.keys, document.tokens.starts
     end = run.end
     while end < len(keys) and starts[end] == INSIDE and not is_word(keys[end]):
         end += 1
@@ -223,6 +223,7 @@ def best_cuts(
     document: Document, segments: tuple[int, int, int], bounds: Sequence[int], expected: Sequence[float]
 ) -> tuple[int, int] | None:
     """Where the middle one of three segments starts and ends; None if it is better left out."""
+    starts = [document.tokens.starts[bound] for bound in bounds[:-1]]
     sums = np.zeros((3, len(bounds)))
     scores = document.scores[document.rows[bounds[0] : bounds[-1]]][:, list(segments)]
     sums[:, 1:] = np.cumsum(scores, axis=0)[np.array(bounds[1:]) - bounds[0] - 1].T
@@ -230,10 +231,12 @@ def best_cuts(
     def value(place: int, low: int, high: int) -> float:
         target = expected[segments[place]]
         deviation = bounds[high] - bounds[low] - target
-        return float(sums[place, high] - sums[place, low] - deviation**2 / (2 * LENGTH_VARIANCE * target))
+        price = COSTS.advance[starts[low]] if low else 0.0
+        return float(sums[place, high] - sums[place, low] - deviation**2 / (2 * LENGTH_VARIANCE * target)) - price
 
     last = len(bounds) - 1
-    left_out = max(value(0, 0, cut) + value(2, cut, last) for cut in range(1, last)) - COSTS.jump[SENTENCE]
+    jumps = [COSTS.jump[start] - COSTS.advance[start] for start in starts]
+    left_out = max(value(0, 0, cut) + value(2, cut, last) - jumps[cut] for cut in range(1, last))
     candidates = [
         (value(0, 0, first) + value(1, first, second) + value(2, second, last), first, second)
         for first in range(1, last)

@@ -62,7 +62,7 @@ ABBREVIATION = regex.compile(rf"[\p{{L}}--{UNSPACED}--\p{{Hangul}}]\p{{M}}*", re
 IGNORABLE = regex.compile(r"\p{Default_Ignorable_Code_Point}")
 PREFIX_LENGTH = 5  # letters of a word that are compared, in place of a stemmer
 PREFIX = regex.compile(rf"(?:\P{{Alphabetic}}*\p{{Alphabetic}}){{{PREFIX_LENGTH}}}\P{{Alphabetic}}*")
-INSIDE, SENTENCE, LINE = 0, 1, 2  # what starts at a token
+INSIDE, SENTENCE, LINE, UNMARKED = 0, 1, 2, 3  # what starts at a token; UNMARKED: any unit of a text without ends
 
 
 class Tokens(NamedTuple):
@@ -70,12 +70,13 @@ class Tokens(NamedTuple):
 
     keys: list[str]
     spans: list[tuple[int, int]]
-    starts: list[int]  # INSIDE, SENTENCE or LINE
+    starts: list[int]  # INSIDE, SENTENCE, LINE or UNMARKED
+    is_ended: bool  # whether a sentence ends with the text
 
 
 def tokenize(text: str) -> Tokens:
     """Words, numbers, punctuation marks, and pairs of characters in scripts without spaces."""
-    tokens = Tokens([], [], [])
+    tokens = Tokens([], [], [], False)
     start, end, previous = LINE, 0, ""
     for match in TOKEN.finditer(text):
         token, kind = match[0], match.lastgroup
@@ -101,7 +102,7 @@ def tokenize(text: str) -> Tokens:
         elif kind:
             start = INSIDE
         previous = token
-    return tokens
+    return tokens._replace(is_ended=start != INSIDE or ends_by_space(previous, " ", previous))
 
 
 def ends_by_space(before: str, gap: str, after: str) -> bool:
