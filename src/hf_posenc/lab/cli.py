@@ -169,6 +169,15 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def add_form_arguments(command: argparse.ArgumentParser) -> None:
+    """How the file of a document is read."""
+    form_help = f"of the document: {', '.join(DOCUMENT_FORMS)} (default: by its suffix, or lines)"
+    command.add_argument("--form", choices=DOCUMENT_FORMS, metavar="FORM", help=form_help)
+    command.add_argument(
+        "--field", default="text", metavar="NAME", help="of JSON lines that has the text (default: text)"
+    )
+
+
 def add_training_commands(add_command: AddCommand) -> None:
     """The commands that train."""
     command = add_command(
@@ -208,9 +217,7 @@ def add_translation_commands(add_command: AddCommand) -> None:
     command.add_argument("model", type=path_argument, metavar="MODEL", help=model_help)
     input_help = "document to translate (default: lines of standard input)"
     command.add_argument("--input", type=path_argument, metavar="FILE", help=input_help)
-    form_help = f"of the document: {', '.join(DOCUMENT_FORMS)} (default: by its suffix, or lines)"
-    command.add_argument("--form", choices=DOCUMENT_FORMS, metavar="FORM", help=form_help)
-    command.add_argument("--field", default="text", metavar="NAME", help="of JSON lines to translate (default: text)")
+    add_form_arguments(command)
     for side, code in (("source", "de"), ("target", "en")):
         language_help = f"{side} language, such as {code}, {code}-Latn or the model's own code"
         command.add_argument(f"--{side}-language", metavar="CODE", help=language_help)
@@ -281,8 +288,11 @@ def add_measure_command(add_command: AddCommand) -> None:
 def add_run_commands(add_command: AddCommand) -> None:
     """The commands that read translations or a run, and those that print a registry."""
     command = add_command("audit", "report what translations of documents leave out, repeat, move and invent")
-    command.add_argument("sources", type=path_argument, help="one segment a line")
-    command.add_argument("translations", type=path_argument, help="a line for each segment, or for each document")
+    command.add_argument("sources", type=path_argument, help="one segment a line, or a document of another form")
+    lines_help = "a line for each segment, or for each document; or a document of the source's form"
+    command.add_argument("translations", type=path_argument, help=lines_help)
+    add_form_arguments(command)
+    command.add_argument("--source-language", metavar="CODE", help="whose rules divide texts into sentences")
     command.add_argument("--references", type=path_argument, metavar="FILE", help="a reference for each segment")
     ids_help = "the document of each segment, one name a line (default: blank lines separate documents)"
     command.add_argument("--document-ids", type=path_argument, metavar="FILE", help=ids_help)
@@ -290,6 +300,8 @@ def add_run_commands(add_command: AddCommand) -> None:
     command.add_argument("--translation-ids", type=path_argument, metavar="FILE", help=ids_help)
     pairs_help = "two files of parallel text, to find counterparts without references"
     command.add_argument("--pairs", type=path_argument, nargs=2, metavar="FILE", help=pairs_help)
+    report_help = "write source and translation side by side (.html), or the findings alone (.json)"
+    command.add_argument("--report", type=path_argument, metavar="FILE", help=report_help)
     output_help = "the folder for audit.json, audit.md and coverage.png"
     command.add_argument("--output", type=path_argument, metavar="FOLDER", help=output_help)
 

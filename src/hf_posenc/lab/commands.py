@@ -269,7 +269,8 @@ def audit(options: argparse.Namespace) -> None:
     """Print the audit of documents."""
     from .reports.audit import audit_files
 
-    names = ("sources", "translations", "references", "document_ids", "translation_ids", "pairs", "output")
+    files = ("sources", "translations", "references", "document_ids", "translation_ids", "pairs", "report", "output")
+    names = (*files, "form", "field", "source_language")
     print(audit_files(**{name: getattr(options, name) for name in names}), end="")
 
 

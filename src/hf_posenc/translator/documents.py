@@ -71,18 +71,22 @@ def read_document(path: Path, form: str | None = None, field: str = "text") -> T
 
     `field`: of JSON lines. A ValueError with the file and the place for what cannot be read.
     """
-    form = form or form_of(path.with_suffix("") if path.suffix in COMPRESSED_FORMATS else path)
+    form = form or form_of(path)
     require_choice("The form of a document", form, FORMS)
     if path.suffix in COMPRESSED_FORMATS:
         content = "".join(f"{line}\n" for line in read_lines(path)).encode()
+        path = path.with_suffix("")
     else:
         content = path.read_bytes()
     return parse_document(content, path, form, field)
 
 
 def form_of(path: Path) -> str:
-    """The form of a file by its suffix. A ValueError for a suffix of files that have no text of their own."""
-    suffix = path.suffix.lower()
+    """The form of a file, plain or compressed, by its suffix.
+
+    A ValueError for a suffix of files that have no text of their own.
+    """
+    suffix = (path.with_suffix("") if path.suffix in COMPRESSED_FORMATS else path).suffix.lower()
     if suffix in UNSUPPORTED:
         raise ValueError(
             f"A document must be one of {', '.join(FORMS)}, but {path} is none; save its text as one of these, or "

@@ -22,7 +22,7 @@ th, td { border-top: 1px solid GrayText; padding: .3rem .6rem; text-align: start
 td { overflow-wrap: anywhere; white-space: pre-wrap; }
 tr.doubtful td { background: color-mix(in srgb, Canvas 80%, orange); }
 tr.doubtful td:first-child { border-inline-start: .4rem solid darkorange; }
-ul { margin: 0; padding-inline-start: 1.2rem; }
+ul { margin: 0 0 1rem; padding-inline-start: 1.2rem; }
 """
 
 
@@ -68,7 +68,9 @@ def doubt_record(segment: SegmentTranslation) -> dict[str, Any]:
 def report_page(segments: Sequence[SegmentTranslation], title: str) -> str:
     """A page of HTML: links to the doubtful segments, then all segments, source and target side by side."""
     record = report_record(segments)
-    summary = f"{record['segments']} segments, {record['doubtful']} doubtful, {record['repaired']} repaired."
+    summary = f"{record['segments']} segments, {record['doubtful']} doubtful."
+    if record["repaired"]:
+        summary += f" {record['repaired']} repaired."
     numbered = list(enumerate(segments, 1))
     links = "".join(
         f'<li><a href="#s{number}">{escape(segment.place)}</a>: {reasons(segment)}</li>\n'

@@ -1,29 +1,35 @@
-"""The command `audit`: files of documents -> translation_audit -> a table, a JSON file and a figure."""
+"""The command `audit`: files of documents -> translation_audit -> a table, a JSON file, a figure and a report.
+
+The report is that of `translate`: each source segment and its counterpart side by side, the findings as its doubts.
+"""
 
 import json
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...metrics.loading import load_translation_audit
 from ...metrics.translation_audit.lexicon import BLANK
+from ...translator.checks import Doubt, SegmentTranslation
+from ...translator.documents import form_of, read_document
+from ...translator.report import validate_report_path, write_report
+from ...translator.segments import split_sentences
 from ...utils.atomic_io import atomic_write
 from ...utils.run_folder import ReportPaths
 from ...utils.text_io import read_lines
-from ..results.rendering import markdown_text
 
 COUNTS = ("dropped", "repeated", "moved", "invented")
-NUM_EXAMPLES = 10  # documents with most findings, in the report
-MAX_TEXT, MAX_CONTEXT = 300, 60  # characters of a segment in the report, and of the translation around an invented text
+MAX_LISTED, MAX_TEXT = 20, 100  # findings below the table, and characters of each
 
 
 class Document(NamedTuple):
-    """Consecutive lines of a file, without the blank lines that separate documents."""
+    """Consecutive segments of a file and the place of each, such as "line 3"."""
 
     name: str | None  # None where blank lines separate documents
-    first_line: int  # from 1
+    first_line: int  # from 1; 0 in files with markup
     lines: list[str]
+    places: list[str]
 
 
 def is_blank(line: str) -> bool:
@@ -48,7 +54,8 @@ def read_documents(path: Path, ids: Path | None) -> list[Document]:
     for label, numbers in groupby(range(len(lines)), key=labels.__getitem__):
         first, *_ = rows = list(numbers)
         if label is not None:
-            documents.append(Document(label if names else None, first + 1, [lines[row] for row in rows]))
+            places = [f"line {row + 1}" for row in rows]
+            documents.append(Document(label if names else None, first + 1, [lines[row] for row in rows], places))
     first_lines: dict[str | None, int] = {}
     for document in documents if names else ():
         other = first_lines.setdefault(document.name, document.first_line)
@@ -133,6 +140,52 @@ def read_references(path: Path, sources: Sequence[Document], ids: Path | None) -
     return [document.lines for document in read_documents(path, ids)]
 
 
+def read_marked_up(path: Path, form: str, field: str) -> list[Document]:
+    """The documents of a file with markup: chapters of a book, rows of JSON lines, else the file."""
+
+    def name_of(place: str) -> str | None:
+        return {"epub": place.rpartition(", ")[0], "jsonl": place}.get(form)
+
+    documents = []
+    texts = [(part.place or "", part.text) for part in read_document(path, form, field).texts]
+    for name, rows in groupby(texts, key=lambda row: name_of(row[0])):
+        places, lines = zip(*rows, strict=True)
+        documents.append(Document(name, 0, list(lines), [place.rpartition(", ")[2] for place in places]))
+    return documents
+
+
+def read_like_sources(path: Path, sources: Sequence[Document], form: str, field: str) -> list[list[str]]:
+    """The texts of each document of a file with markup. A ValueError for another number than the sources have."""
+    documents = read_marked_up(path, form, field)
+    if len(documents) != len(sources):
+        raise ValueError(
+            f"A translation must have the documents of its source, but {path} has {len(documents)} and the source "
+            f"{len(sources)} chapters or rows; give those of one book at a time."
+        )
+    return [document.lines for document in documents]
+
+
+def in_sentences(
+    document: Document, references: Sequence[str] | None, language: str | None
+) -> tuple[Document, list[str] | None]:
+    """The document with its sentences as segments, and their references.
+
+    A text with another number of sentences than its reference stays whole.
+    """
+    segments: list[str] = []
+    places: list[str] = []
+    divided: list[str] = []
+    for text, place, reference in zip(document.lines, document.places, references or document.lines, strict=True):
+        sentences = split_sentences(text, language)
+        translated = split_sentences(reference, None) if references else sentences
+        if len(sentences) != len(translated):
+            sentences, translated = [text], [reference]
+        segments += map(str.strip, sentences)
+        divided += map(str.strip, translated)
+        places += [place] * len(sentences)
+    return document._replace(lines=segments, places=places), divided if references else None
+
+
 def audit_files(
     sources: Path,
     translations: Path,
@@ -141,11 +194,37 @@ def audit_files(
     document_ids: Path | None = None,
     translation_ids: Path | None = None,
     pairs: Sequence[Path] | None = None,
+    form: str | None = None,
+    field: str = "text",
+    source_language: str | None = None,
+    report: Path | None = None,
     output: Path | None = None,
 ) -> str:
-    """Audit a file of translations; write audit.json, audit.md and coverage.png into `output`; return the report."""
-    documents = read_documents(sources, document_ids)
-    texts = read_translations(translations, documents, document_ids, translation_ids)
+    """Audit a file of translations; write the report, and audit.json, audit.md and coverage.png into `output`.
+
+    Returns the table and the first findings.
+    """
+    if report:
+        validate_report_path(report)
+    form = form or form_of(sources)
+    reference_texts: list[list[str]] | None = None
+    if form == "lines":
+        documents = read_documents(sources, document_ids)
+        texts = read_translations(translations, documents, document_ids, translation_ids)
+        if references:
+            reference_texts = read_references(references, documents, document_ids)
+    else:
+        documents = read_marked_up(sources, form, field)
+        texts = read_like_sources(translations, documents, form, field)
+        if references:
+            reference_texts = read_like_sources(references, documents, form, field)
+    if form != "lines" or all(len(document.lines) == 1 for document in documents):
+        divided = [
+            in_sentences(document, reference, source_language)
+            for document, reference in zip(documents, reference_texts or repeat(None), strict=False)
+        ]
+        documents = [document for document, _ in divided]
+        reference_texts = reference_texts and [reference or [] for _, reference in divided]
     sides = [list(read_lines(path)) for path in pairs or ()]
     if sides and len(sides[0]) != len(sides[1]):
         raise ValueError(
@@ -155,21 +234,52 @@ def audit_files(
     result = load_translation_audit().compute(
         predictions=texts,
         sources=[document.lines for document in documents],
-        references=read_references(references, documents, document_ids) if references else None,
+        references=reference_texts,
         pairs=list(zip(*sides, strict=True)) if sides else None,
     )
     assert result is not None
     records: Any = result["documents"]
-    for record, document in zip(records, documents, strict=True):
-        record |= {"name": document.name, "line": document.first_line}
-        for kind in COUNTS[:3]:
-            for finding in record[kind]:
-                segment = finding["segment"]
-                finding |= {"line": document.first_line + segment, "source": document.lines[segment]}
-    text = audit_table(result) + findings_report(result, documents, texts)
+    rows: list[SegmentTranslation] = []
+    for record, document, lines in zip(records, documents, texts, strict=True):
+        record |= {"name": document.name, "places": document.places}
+        rows += report_rows(record, document, "\n".join(lines))
+    if report:
+        write_report(report, rows, f"Audit of {translations}")
+    table = audit_table(result)
     if output:
-        save_audit(result, text, output)
-    return text
+        save_audit(result, table, output)
+    return table + listed_findings(rows)
+
+
+def report_rows(record: dict[str, Any], document: Document, text: str) -> Iterator[SegmentTranslation]:
+    """The segments of a document with their counterparts in its translation, and invented texts between them."""
+    doubts: dict[int, list[Doubt]] = {}
+    for kind, found in (("dropped", "no counterpart"), ("repeated", "{copies} copies"), ("moved", "in another place")):
+        for finding in record[kind]:
+            doubts.setdefault(finding["segment"], []).append(Doubt(kind, found.format_map(finding)))
+    label = f"{document.name}, " if document.name else ""
+    invented: dict[int | None, list[SegmentTranslation]] = {}
+    for finding in record["invented"]:
+        place = "start" if finding["after"] is None else f"after {document.places[finding['after']]}"
+        row = SegmentTranslation(label + place, "", finding["text"], [Doubt("invented", "not in the source")])
+        invented.setdefault(finding["after"], []).append(row)
+    yield from invented.get(None, [])
+    for number, (source, place) in enumerate(zip(document.lines, document.places, strict=True)):
+        translation = "\n".join(text[start:end] for start, end in record["aligned"][number])
+        yield SegmentTranslation(label + place, source, translation, doubts.get(number, []))
+        yield from invented.get(number, [])
+
+
+def listed_findings(rows: Sequence[SegmentTranslation]) -> str:
+    """A line for each of the first findings."""
+    doubtful = [row for row in rows if row.doubts]
+    lines = []
+    for row in doubtful[:MAX_LISTED]:
+        kinds = ", ".join(doubt.check for doubt in row.doubts)
+        lines.append(f"{row.place}: {kinds}: {(row.source or row.translation)[:MAX_TEXT]}")
+    if len(doubtful) > MAX_LISTED:
+        lines.append(f"... and {len(doubtful) - MAX_LISTED} more; --report FILE.html shows all.")
+    return "".join(f"{line}\n" for line in ["", *lines]) if lines else ""
 
 
 def save_audit(result: dict[str, Any], table: str, folder: Path) -> None:
@@ -208,67 +318,3 @@ def count_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
 def formatted(value: float | None, style: str) -> str:
     """The value, or an empty cell for None."""
     return "" if value is None else style.format(value)
-
-
-def findings_report(result: dict[str, Any], documents: Sequence[Document], texts: Sequence[Sequence[str]]) -> str:
-    """The documents with most findings: a table of them, and one for each with the text of its findings."""
-    worst = sorted(result["documents"], key=lambda record: -sum(len(record[name]) for name in COUNTS))[:NUM_EXAMPLES]
-    worst = [record for record in worst if any(record[name] for name in COUNTS)]
-    if not worst:
-        return ""
-    lines = ["", "Documents with most findings, counted from 0 if they have no names; lines of the source, from 1:", ""]
-    lines += ["| document | lines | length ratio | " + " | ".join(COUNTS) + " |", "| --- |" + " ---: |" * 6]
-    for record in worst:
-        first, last = record["line"], record["line"] + record["segments"] - 1
-        ratio = formatted(record["length_ratio"], "{:.2f}")
-        counts = " | ".join(str(len(record[name])) for name in COUNTS)
-        lines.append(f"| {document_label(record)} | {first} to {last} | {ratio} | {counts} |")
-    for record in worst:
-        number = record["document"]
-        lines += ["", f"Findings in document {document_label(record)}, with the lines around them:", ""]
-        lines += ["| line | finding | text |", "| ---: | --- | --- |"]
-        lines += finding_rows(record, documents[number], "\n".join(texts[number]))
-    return "\n".join(lines) + "\n"
-
-
-def document_label(record: dict[str, Any]) -> str:
-    return str(record["document"]) if record["name"] is None else markdown_text(record["name"])
-
-
-def finding_rows(record: dict[str, Any], document: Document, translation: str) -> list[str]:
-    """A row for each segment with a finding and for its neighbours, in order, and for each invented text."""
-    kinds: dict[int, list[str]] = {}
-    for kind in COUNTS[:3]:
-        for finding in record[kind]:
-            copies = f" ({finding['copies']} copies)" if "copies" in finding else ""
-            kinds.setdefault(finding["segment"], []).append(kind + copies)
-    invented: dict[int, list[str]] = {}
-    for finding in record["invented"]:
-        before = -1 if finding["after"] is None else finding["after"]
-        invented.setdefault(before, []).append(text_in_context(translation, finding["start"], finding["end"]))
-    places = {place + step for place in kinds for step in (-1, 0, 1)} | {p + step for p in invented for step in (0, 1)}
-    rows, last = [], None
-    for place in sorted(places & set(range(-1, len(document.lines)))):
-        if last is not None and place > last + 1:
-            rows.append("| | | ... |")
-        last = place
-        if place >= 0:
-            text = markdown_text(shortened(document.lines[place], MAX_TEXT))
-            rows.append(f"| {document.first_line + place} | {', '.join(kinds.get(place, []))} | {text} |")
-        rows += [f"| | invented | {text} |" for text in invented.get(place, [])]
-    return rows
-
-
-def text_in_context(text: str, start: int, end: int) -> str:
-    """A stretch of a translation in bold, between the characters around it."""
-    before, after = text[max(start - MAX_CONTEXT, 0) : start], text[end : end + MAX_CONTEXT]
-    parts = [f"**{markdown_text(shortened(text[start:end], MAX_TEXT))}**"]
-    if before:
-        parts.insert(0, f"... {markdown_text(before).strip()}")
-    if after:
-        parts.append(f"{markdown_text(after).strip()} ...")
-    return " ".join(parts)
-
-
-def shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[:length]} ..."

@@ -96,7 +96,12 @@ def find(document: Document, ratio: float) -> Findings:
     A translation with all words of its segments in order has none, even if they are too frequent to be evidence.
     """
     if document.segments and np.array_equal(document.words[document.rows], np.concatenate(document.segments)):
-        return Findings(lengths=[1.0 / ratio] * len(document.segments))
+        ends = np.cumsum([len(segment) for segment in document.segments]).tolist()
+        as_source = {
+            segment: [Run(segment, start, end, is_none=False, score=0.0)]
+            for segment, (start, end) in enumerate(pairwise([0, *ends]))
+        }
+        return Findings(lengths=[1.0 / ratio] * len(document.segments), visits=as_source)
     expected = [max(len(segment) * ratio, 1.0) for segment in document.segments]
     restore(document, expected)
     runs = segment_runs(document)
@@ -346,6 +351,7 @@ def document_record(number: int, document: Document, findings: Findings, text: s
     def fifth(segment: int) -> int:
         return part_of(positions[segment], NUM_FIFTHS) + 1
 
+    spans = document.tokens.spans
     dropped = set(findings.dropped)
     words = [len(segment) for segment in document.segments]
     kept = sum(count for segment, count in enumerate(words) if segment not in dropped)
@@ -371,6 +377,10 @@ def document_record(number: int, document: Document, findings: Findings, text: s
                 "after": before,
             }
             for start, end, before in findings.invented
+        ],
+        "aligned": [
+            [[spans[run.start][0], spans[run.end - 1][1]] for run in findings.visits.get(segment, [])]
+            for segment in range(len(words))
         ],
         "short": [segment for segment, length in once if length < SHORT],
         "long": [segment for segment, length in once if length > LONG],
