@@ -9,7 +9,7 @@ of all has the fault. The row `none` has the share of human translations that ar
 
 import argparse
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common import save
@@ -60,12 +60,12 @@ FAULTS: dict[str, Callable[[Pair, random.Random], str | None]] = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--save")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sides = [path.read_text(encoding="utf-8").split("\n") for path in (options.source, options.target)]
     pairs = [(source, target) for source, target in zip(*sides, strict=True) if source.strip() and target.strip()]
     ratio = usual_ratio(pairs)
