@@ -49,6 +49,11 @@ def test_the_sentences_of_a_language_are_found(language: str) -> None:
     assert [sentence.strip() for sentence in split_sentences(text, language)] == SENTENCES[language]
 
 
+def test_a_sentence_of_the_maximum_length_is_not_divided_for_the_blank_after_it() -> None:
+    segments = split_segments("Er kam. Sie ging.  Ja.", "de", len("Sie ging."), len)
+    assert [segment.text for segment in segments] == ["Er kam.", "Sie ging.", "Ja."]
+
+
 @pytest.mark.parametrize("count", [count_words, len])
 @pytest.mark.parametrize("max_tokens", [1, 3, 40])
 def test_segments_one_after_another_are_the_text_and_none_is_too_long(count, max_tokens) -> None:

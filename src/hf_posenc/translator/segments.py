@@ -38,9 +38,13 @@ class Segment:
 
 def split_segments(text: str, language: str | None, max_tokens: int, count_tokens: CountTokens) -> list[Segment]:
     """The segments of a text, of at most `max_tokens` tokens by `count_tokens`, in order."""
+
+    def count(piece: str) -> int:
+        return count_tokens(piece.strip())  # the blanks around a piece are not translated
+
     sentences = split_sentences(text, language)
     assert "".join(sentences) == text
-    pieces = [piece for sentence in sentences for piece in split_long(sentence, max_tokens, count_tokens)]
+    pieces = [piece for sentence in sentences for piece in split_long(sentence, max_tokens, count)]
     return [with_blanks_apart(piece) for piece in pieces]
 
 
