@@ -7,8 +7,8 @@ The models differ in their seed alone. SOURCE and TARGET have a sentence a line,
 are generated, and the quickstart trains with none of them. Consecutive sentences become paragraphs, which never go
 beyond a document of `--ids`. A paragraph is given to `generate` as a whole with opus-mt's limit of 512 tokens. Its
 sentences are given one by one, at the true boundaries. It is given to Translator without and with repair, in segments
-of at most `--training-length` tokens. `--lengthened` names models by `hf-posenc lengthen`, which translate it as a
-whole.
+of its default length, and with repair in segments of at most `--training-length` tokens. `--lengthened` names models by
+`hf-posenc lengthen`, which translate it as a whole.
 
 Rows are of all paragraphs, of those whose sentences all have at most `--training-length` tokens, and of those with a
 longer one. Dropped and repeated are shares of the source sentences by the audit, with the references. A loop is counted
@@ -38,8 +38,8 @@ from tqdm.auto import tqdm
 
 from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.metrics.loading import load_translation_audit
-from hf_posenc.translator.checks import Checked, TextTranslation, loop
-from hf_posenc.translator.translator import Translator
+from hf_posenc.translator.checks import Checked, SegmentTranslation, loop
+from hf_posenc.translator.translator import MAX_SEGMENT_TOKENS, Translator
 from hf_posenc.utils.atomic_io import first_difference, short_hash
 from hf_posenc.utils.manifest import sha256
 from hf_posenc.utils.text_io import read_lines
@@ -159,25 +159,28 @@ def cost_of_checks(translator: Translator, sources: Sequence[str], rounds: int) 
 
 
 def measure(folder: Path, paragraphs: Sequence[Paragraph], options: argparse.Namespace) -> Record:
-    """A model's rows: by sentences and by Translator, and the cost of its checks."""
-    decoding = {"max_segment_tokens": options.training_length, "num_beams": options.num_beams}
+    """A model's rows: whole, by sentences and by Translator, and the cost of its checks."""
+    decoding = {"max_segment_tokens": MAX_SEGMENT_TOKENS, "num_beams": options.num_beams}
     plain = Translator.from_pretrained(folder, *options.languages, repair=False, **decoding)
     repairing = Translator(plain.model, plain.tokenizer, *options.languages, **decoding)
+    decoding["max_segment_tokens"] = options.training_length
+    dividing = Translator(plain.model, plain.tokenizer, *options.languages, **decoding)
     texts = [text_of(paragraph) for paragraph in paragraphs]
-    repaired: list[TextTranslation] = []
+    segments: list[SegmentTranslation] = []
 
     def translate_and_repair() -> list[str]:
-        repaired.extend(repairing(texts))
-        return [result.text for result in repaired]
+        results = repairing(texts)
+        segments.extend(segment for result in results for segment in result.segments)
+        return [result.text for result in results]
 
     systems: dict[str, Callable[[], list[str]]] = {
         "paragraph as a whole": lambda: whole(plain, texts),
         "sentence by sentence": lambda: by_sentences(plain, paragraphs),
         "Translator without repair": lambda: [result.text for result in plain(texts)],
         "Translator": translate_and_repair,
+        "Translator, training length": lambda: [result.text for result in dividing(texts)],
     }
     record = measure_systems(systems, paragraphs, plain.count, options)
-    segments = [segment for result in repaired for segment in result.segments]
     sources = [source for paragraph in paragraphs[:COST_PARAGRAPHS] for source, _ in paragraph]
     return record | {
         "segments": len(segments),
@@ -247,8 +250,8 @@ def render(records: Sequence[Record], num_lines: int, training_length: int) -> s
         )
         cost = with_range([record["cost"] for record in translated], ".3f")
         note += (
-            f" Of {segments} segments {repaired} were repaired and {doubtful} stay doubtful. Checks take {cost} times "
-            "the process time of translation alone, where nothing is repaired."
+            f" Of {segments} segments of Translator {repaired} were repaired and {doubtful} stay doubtful. Checks "
+            f"take {cost} times the process time of translation alone, where nothing is repaired."
         )
     return "\n".join([*lines, "", note])
 

@@ -79,7 +79,7 @@ def test_models_are_measured_by_stratum_and_a_killed_command_goes_on(
         for rows in record["rows"].values():
             dropped = [rows[name]["dropped"] * record["strata"][name] for name in record["strata"]]
             assert dropped[0] == pytest.approx(dropped[1] + dropped[2])
-    assert len(table.splitlines()) == 2 + 3 * 4 + 2
+    assert len(table.splitlines()) == 2 + 3 * 5 + 2
     with pytest.raises(SystemExit, match=r"training_length was 4 and is 5"):
         benchmark.main([*marians, *texts, *OPTIONS, "--training-length", "5"])
 
