@@ -270,6 +270,11 @@ def test_ranges_in_the_text_are_those_of_the_scores() -> None:
         for test_set in CAPTIONS
     ]
     assert (f"{min(behind):.1f}", f"{max(behind):.1f}") == ("0.4", "1.5"), "long_input.md: `has 0.4 to 1.5 BLEU less`"
+    gains = [
+        score(run, test_set, "aligned").value - score(run, test_set, "windows-alone").value
+        for run, test_set in (("news-ablation-documents", "parliament-200"), ("length-ablation-multi30k", CAPTIONS[4]))
+    ]
+    assert [f"{gain:.1f}" for gain in gains] == ["0.8", "2.0"], "README.md: `its alignment adds 0.8 BLEU ..., and 2.0`"
     recurrent = [
         score("news-encodings-small", "newstest_all", "relative-50", bucket).value
         - score("news-encodings-small", "newstest_all", system, bucket).value
