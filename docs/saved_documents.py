@@ -1,6 +1,7 @@
 """The Europarl documents of news-small and their saved translations.
 
-The translations are in docs/results/news-small/systems.tar.xz. The documents are not in this repository: FOLDER must
+The translations are in docs/results/news-small/systems.tar.xz, and those of other systems in the same file of another
+run. The documents are not in this repository: FOLDER must
 have the text of `python corpora/check.py OTHER --lowercase FOLDER`, and other text is refused.
 """
 
@@ -92,16 +93,17 @@ def find_debates(documents: Iterable[list[str]], text: Path, names: Path) -> lis
     return [next(name for name, whole in debates.items() if "\n".join(document) in whole) for document in documents]
 
 
-def read_translations(systems: Iterable[str], test_sets: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+def read_translations(
+    systems: Iterable[str], test_sets: Iterable[str], archive: Path = ARCHIVE
+) -> dict[tuple[str, str], list[str]]:
     """The saved translations by system, such as `aligned-100-seed1`, and test set."""
-    wanted = {
-        f"news-small/{system}/translations/{test}.jsonl": (system, test) for system in systems for test in test_sets
-    }
+    wanted = {f"{system}/translations/{test}.jsonl": (system, test) for system in systems for test in test_sets}
     found = {}
-    with tarfile.open(ARCHIVE) as archive:
-        for member in archive:
-            if (key := wanted.get(member.name)) and (file := archive.extractfile(member)):
+    with tarfile.open(archive) as members:
+        for member in members:
+            name = "/".join(Path(member.name).parts[-3:])  # the folder of all systems is in some archives alone
+            if (key := wanted.get(name)) and (file := members.extractfile(member)):
                 found[key] = [json.loads(line)["text"] for line in file]
     if missing := sorted(set(wanted.values()) - found.keys()):
-        raise ValueError(f"{ARCHIVE.name} must have the translations of each system, but it has none of {missing[0]}.")
+        raise ValueError(f"{archive.name} must have the translations of each system, but it has none of {missing[0]}.")
     return found

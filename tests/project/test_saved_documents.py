@@ -102,12 +102,17 @@ def test_the_pages_say_what_the_paired_tests_show() -> None:
         assert said in " ".join(LONG_INPUT.split())
 
 
-def test_the_pages_say_what_the_pooled_tests_show() -> None:
-    rows = [
+def pooled_rows(folder: Path) -> list[list[str]]:
+    """The cells of each saved test that is pooled over the seeds."""
+    return [
         [cell.strip() for cell in line.strip("| ").split(" | ")]
-        for line in (saved_documents.RUN / "table-pooled.md").read_text(encoding="utf-8").splitlines()
+        for line in (folder / "table-pooled.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
+
+
+def test_the_pages_say_what_the_pooled_tests_show() -> None:
+    rows = pooled_rows(saved_documents.RUN)
     whole = [row for row in rows if row[0].startswith("`aligned-100`") and row[2] == "all"]
     significant = [(row[1], row[4]) for row in whole if float(row[6]) < 0.05]
     lengths = [f"parliament-{words}" for words in (50, 100, 400)]
@@ -119,6 +124,9 @@ def test_the_pages_say_what_the_pooled_tests_show() -> None:
     assert rival["a longer sentence than 50"][5].startswith("+1.56 ") and rival["sentences up to 50"][5].startswith(
         "-0.48 "
     )
+    recurrent = [row for row in pooled_rows(saved_documents.RUN.parent / "news-recurrent-small") if row[2] == "all"]
+    significant = [(row[1], row[4], row[5].partition(" ")[0]) for row in recurrent if float(row[6]) < 0.05]
+    assert significant == [("parliament-50", "BLEU", "+0.47"), ("parliament-100", "BLEU", "+0.37")], "ablation.md"
     for said in ("350 of the 479", "1.56 BLEU", "it scores lower by 0.48, which is not significant"):
         assert said in " ".join(LONG_INPUT.split())
 
