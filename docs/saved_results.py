@@ -3,7 +3,8 @@
     python docs/saved_results.py        fills the tables of all pages and writes docs/results/appendix.md
 
 A page has a saved table between two comments. Names before `=` are those of the saved run, names behind it are printed.
-A row of another run has that run's name before a slash. A column is a test set, or a test set and a length bucket:
+A row of another run has that run's name before a slash, and `-` where that run lacks the column's test set. A column
+is a test set, or a test set and a length bucket:
 
     <!-- table
     run: news-small
@@ -91,6 +92,11 @@ def saved_bucket(run: str, test_set: str, system: str, label: str = "all", metri
     )
 
 
+def lacks_test_set(run: str, test_set: str, system: str) -> bool:
+    """Whether the system was saved, but without this test set."""
+    return system in scores(run) and test_set not in scores(run)[system]
+
+
 def score(run: str, test_set: str, system: str, label: str = "all", metric: str = "bleu") -> Score:
     return saved_bucket(run, test_set, system, label, metric).scored(metric)
 
@@ -172,8 +178,12 @@ def table(spec: str) -> str:
         header.append(f"{label} n={saved_bucket(first_run, test_set, first_system, bucket or 'all', metrics[0]).n}")
     lines = [header]
     for run, system, label in rows:
-        found = [saved_bucket(run, test_set, system, bucket or "all") for test_set, bucket, _ in columns]
-        entries, seeds = [cell(bucket, metrics) for bucket in found], found[0].seeds
+        found = [
+            None if lacks_test_set(run, test_set, system) else saved_bucket(run, test_set, system, bucket or "all")
+            for test_set, bucket, _ in columns
+        ]
+        entries = [cell(bucket, metrics) if bucket else "-" for bucket in found]
+        seeds = max(bucket.seeds for bucket in found if bucket)
         lines.append([f"{label}, {seeds} seeds" if seeds > 1 else f"{label}, 1 seed", *entries])
     return markdown_table(lines)
 
