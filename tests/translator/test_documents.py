@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.translator.documents import FORM_BY_SUFFIX, TextDocument, read_document
+from hf_posenc.translator.documents import FORM_BY_SUFFIX, TextDocument, read_document, read_html
 
 DOCUMENTS = {
     "lines.txt": ("Ein Satz.\n\n  Noch einer.\r\n", "EIN SATZ.\n\n  NOCH EINER.\r\n"),
@@ -43,6 +43,34 @@ def test_only_texts_change(name: str, tmp_path: Path) -> None:
         assert document.to_bytes() == given.encode()
     translate_to_capitals(document)
     assert document.to_bytes() == expected.encode()
+
+
+HTML = [  # markup, and its texts
+    ("<a title='a > b' href=\"x>y\">Eins</a> &lt;zwei&gt;", ["Eins", " <zwei>"]),
+    (
+        '<p class="a"">Eins</p> <p data-x=it\'s>Zwei</p>\n1 < 2 und\n<i>drei</i>',
+        ["Eins", "Zwei", "\n1 < 2 und\n", "drei"],
+    ),
+    ("<script>if (a<b) '<p>nein</p>'</script><PRE a=b>nein <i>nein</i></PRE\n>Ja", ["Ja"]),
+    ("<script src='x'/>Ja<prefix>doch</prefix><!-- <p>nein</p> --><![CDATA[ nein ]]>&nbsp;7", ["Ja", "doch"]),
+    ("Ja<pre>offen <", ["Ja"]),
+    ("offen <b", ["offen <b"]),
+]
+
+
+@pytest.mark.parametrize(("markup", "texts"), HTML)
+def test_the_texts_between_tags_are_found(markup: str, texts: list[str]) -> None:
+    document = read_html(markup, Path("page.html"))
+    assert [part.text for part in document.texts] == texts
+    for part in document.texts:
+        part.replace("")
+    rest = document.to_bytes().decode()
+    assert len(rest) < len(markup) and is_subsequence(rest, markup)
+
+
+def is_subsequence(short: str, long: str) -> bool:
+    letters = iter(long)
+    return all(letter in letters for letter in short)
 
 
 def test_a_book_keeps_its_other_files_and_their_order(tmp_path: Path) -> None:

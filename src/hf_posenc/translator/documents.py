@@ -11,14 +11,24 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
+from itertools import zip_longest
 from pathlib import Path
+
+import regex
 
 from ..hub.errors import require_choice
 from ..utils.text_io import COMPRESSED_FORMATS, detect_compression, read_lines, replace_line_ends
 from .checks import SegmentTranslation, TextTranslation
 
-KEPT_ELEMENTS = frozenset({"script", "style", "code", "pre", "kbd", "samp", "math", "svg", "textarea"})
+# Of HTML: comments, elements whose text is no language, tags. Values in quotation marks may have any signs. What lacks
+# its end lasts to the end of the file, and nothing is tried twice, so the search takes linear time.
+TAG_REST = r"""(?>[^<>=]|=(?:\s*(?:"[^"]*"|'[^']*'))?)*+>"""
+HTML_KEPT = regex.compile(
+    rf"(<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)"
+    rf"|<(script|style|code|pre|kbd|samp|math|svg|textarea)(?=[\s/>]){TAG_REST}(?<!/>).*?(?:</\2\s*>|\Z)"
+    rf"|<[!?/a-z]{TAG_REST})",
+    regex.DOTALL | regex.IGNORECASE,
+)
 # Of Markdown: code, targets of links, tags, addresses. The text between them is translated.
 MARKDOWN_KEPT = re.compile(r"(`+[^`]+`+|\]\([^)]*\)|!?\[|\]\[[^\]]*\]|\]|<[^<>]+>|https?://\S+|\*\*|__|\|)")
 MARKDOWN_PREFIX = re.compile(r"\s*(?:(?:#{1,6}|[-*+]|\d+[.)]|>)\s+)*")
@@ -188,76 +198,18 @@ def read_subtitles(text: str, path: Path) -> TextDocument:
 
 def read_html(text: str, path: Path) -> TextDocument:
     """The texts between tags."""
-    reader = HtmlReader()
-    reader.feed(text)
-    reader.close()
-    return TextDocument(reader.parts, lambda parts: "".join(map(html_text, parts)).encode())
+    parts, line = [], 1
+    pieces = HTML_KEPT.split(text)  # text, markup and the name of a kept element in turn, with a text at the end
+    for piece, markup in zip_longest(pieces[::3], pieces[1::3], fillvalue=""):
+        content = html.unescape(piece)
+        parts.append(Part(content, f"line {line}") if has_letters(content) else Part(piece))
+        parts.append(Part(markup))
+        line += piece.count("\n") + markup.count("\n")
+    return TextDocument(parts, lambda parts: "".join(map(html_text, parts)).encode())
 
 
 def html_text(part: Part) -> str:
     return part.text if part.place is None else html.escape(part.text, quote=False)
-
-
-class HtmlReader(HTMLParser):
-    """Collects texts, and everything else as it is written."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=False)
-        self.parts: list[Part] = []
-        self.kept: list[str] = []  # open elements whose text is not translated
-        self.is_text_open = False  # whether the next reference or word continues the last text
-        self.end_tag_start = 0
-
-    def keep(self, markup: str) -> None:
-        self.parts.append(Part(markup))
-        self.is_text_open = False
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.keep(self.get_starttag_text() or "")
-        if tag in KEPT_ELEMENTS:
-            self.kept.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
-        self.keep(self.get_starttag_text() or "")
-
-    def parse_endtag(self, i: int) -> int:
-        self.end_tag_start = i  # the parser passes on the name in lower case alone
-        return super().parse_endtag(i)
-
-    def handle_endtag(self, tag: str) -> None:
-        self.keep(self.rawdata[self.end_tag_start : self.rawdata.index(">", self.end_tag_start) + 1])
-        if self.kept and self.kept[-1] == tag:
-            self.kept.pop()
-
-    def handle_data(self, data: str) -> None:
-        self.add_text(data, data)
-
-    def handle_entityref(self, name: str) -> None:
-        self.add_text(f"&{name};", html.unescape(f"&{name};"))
-
-    def handle_charref(self, name: str) -> None:
-        self.add_text(f"&#{name};", html.unescape(f"&#{name};"))
-
-    def add_text(self, markup: str, text: str) -> None:
-        if self.kept:
-            self.keep(markup)
-        elif self.is_text_open:
-            self.parts[-1].text += text
-        else:
-            self.parts.append(Part(text, f"line {self.getpos()[0]}"))
-            self.is_text_open = True
-
-    def handle_comment(self, data: str) -> None:
-        self.keep(f"<!--{data}-->")
-
-    def handle_decl(self, decl: str) -> None:
-        self.keep(f"<!{decl}>")
-
-    def unknown_decl(self, data: str) -> None:
-        self.keep(f"<![{data}]]>")
-
-    def handle_pi(self, data: str) -> None:
-        self.keep(f"<?{data}>")
 
 
 def read_epub(content: bytes, path: Path) -> TextDocument:
@@ -333,13 +285,6 @@ READERS: dict[str, Callable[[str, Path], TextDocument]] = {
     "html": read_html,
 }
 FORMS = (*READERS, "epub", "jsonl")
-FORM_BY_SUFFIX = {
-    ".md": "markdown",
-    ".srt": "srt",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".epub": "epub",
-    ".jsonl": "jsonl",
-}
+FORM_BY_SUFFIX = {".md": "markdown", ".htm": "html", ".xhtml": "html"}
+FORM_BY_SUFFIX |= {f".{form}": form for form in ("srt", "html", "epub", "jsonl")}
 UNSUPPORTED = frozenset({".pdf", ".doc", ".docx", ".odt", ".rtf", ".xlsx", ".pptx", ".mobi", ".azw3", ".zip"})
