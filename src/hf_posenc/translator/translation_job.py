@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from os import cpu_count
 from pathlib import Path
 from typing import Any
@@ -214,15 +214,10 @@ def validate_document(document: TextDocument, job: TranslationJob, processes: in
         register_encodings(job.register)
     tokenizer, max_length, remedy = job.tokenizer_and_limit()
     for chunk in split_into_chunks(document, job):
-        label = partial(place_of, chunk)
+        label = [str(part.place) for part in chunk].__getitem__
         texts = validate_texts([part.text for part in chunk], label)
         if max_length is not None:
             validate_source_lengths(encode_texts(texts, tokenizer), max_length, label, remedy)
-
-
-def place_of(parts: Sequence[Part], number: int) -> str:
-    """The place of a part, for an error message."""
-    return str(parts[number].place)
 
 
 def translate_to_file(

@@ -1,4 +1,4 @@
-"""Translation of whole texts and files by any translation model, with each segment checked and repaired.
+"""Translation of whole texts by any translation model, with each segment checked and repaired.
 
 Texts are divided into segments that the model was made for, so that nothing is truncated, and translated in batches of
 similar length. A doubtful translation is tried again: in smaller parts, by a wider beam, and without repetitions. Of
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -26,17 +26,13 @@ from ..generation.translate import (
     translate_sources,
     validate_tokenizer,
 )
-from ..hub.errors import data_options, is_blank, require, require_new, validate_source_lengths, validate_texts
+from ..hub.errors import data_options, is_blank, require, validate_source_lengths, validate_texts
 from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Translator
 from ..inference.loading import load_model
-from ..utils.atomic_io import atomic_write
 from .checks import Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
 from .languages import TranslationDirection, choose_direction, language_tokens, script_of
 from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
-
-if TYPE_CHECKING:
-    from .documents import TextDocument
 
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
 # Positions that a model has a table for, by the names of its config.
@@ -44,7 +40,7 @@ POSITION_LIMITS = ("max_position_embeddings", "max_source_length")
 
 
 class Translator:
-    """Translates texts and files by a sequence-to-sequence model of transformers, or by a model of this package.
+    """Translates texts by a sequence-to-sequence model of transformers, or by a model of this package.
 
     `model`: of transformers; of this package, also a decoder-only one, ONNX graphs, or a CTranslate2Translator, whose
     tokenizer is then meant. `source_language`, `target_language`: codes of the model, of ISO 639 or BCP 47. Models of
@@ -148,29 +144,6 @@ class Translator:
             return self([texts], progress=progress)[0]
         return list(self.translate_texts(texts, [f"text {number}" for number in range(1, len(texts) + 1)], progress))
 
-    def translate_file(
-        self, path: Path, output: Path, *, form: str | None = None, field: str = "text", progress: bool = False
-    ) -> list[SegmentTranslation]:
-        """Write the translation of a file in the same form, and return its segments. `output` must be a new file.
-
-        See `read_document` for forms and errors.
-        """
-        from .documents import read_document  # parsers that `import hf_posenc` does not need
-
-        require_new(output)
-        document = read_document(path, form, field)
-        segments = self.translate_document(document, progress=progress)
-        atomic_write(output, document.to_bytes())
-        return segments
-
-    def translate_document(self, document: "TextDocument", *, progress: bool = False) -> list[SegmentTranslation]:
-        """Replace the texts of a document by their translations, and return the segments."""
-        from .documents import replace_texts
-
-        places = [part.place or "" for part in document.texts]
-        translations = self.translate_texts([part.text for part in document.texts], places, progress)
-        return replace_texts(document.texts, translations)
-
     def translate_texts(
         self, texts: Sequence[str], places: Sequence[str], progress: bool = False
     ) -> Iterator[TextTranslation]:
@@ -203,12 +176,8 @@ class Translator:
 
     def repair_segments(self, doubtful: Sequence[SegmentTranslation], ratio: tuple[float, float] | None) -> None:
         """Replace doubtful translations by their best candidates."""
-
-        def find(source: str, text: str, was_cut: bool) -> list[Doubt]:
-            return self.doubts(source, text, was_cut, ratio)
-
         first = [(result.translation, result.doubts) for result in doubtful]
-        chosen = repair(self, [result.source for result in doubtful], first, find)
+        chosen = repair(self, [result.source for result in doubtful], first, partial(self.doubts, ratio=ratio))
         for result, (text, doubts) in zip(doubtful, chosen, strict=True):
             result.repaired = text != result.translation
             result.translation, result.doubts = text, doubts
