@@ -21,6 +21,7 @@ from ..inference.loading import checkpoint_name, load_model, model_folder, silen
 from ..inference.onnx_engine import to_onnx
 from ..transformer.configuration_posenc import PosEncConfig
 from ..translator.checks import SegmentTranslation
+from ..translator.coverage import doubt_uncovered
 from ..translator.documents import TextDocument, parse_document, read_document
 from ..translator.report import validate_report_path
 from ..translator.report import write_report as write_translation_report
@@ -178,6 +179,7 @@ def translate(options: argparse.Namespace) -> None:
         segments = translate_to_file(document, options.output, job, **kwargs)
     else:
         segments = print_translation(document, job, **kwargs)
+    doubt_uncovered(segments)
     if options.report:
         write_translation_report(options.report, segments, f"Translation of {options.input or 'standard input'}")
     num_doubtful = sum(bool(segment.doubts) for segment in segments)

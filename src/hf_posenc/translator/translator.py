@@ -30,6 +30,7 @@ from ..hub.errors import data_options, is_blank, require, validate_source_length
 from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Translator
 from ..inference.loading import load_model
 from .checks import Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
+from .coverage import doubt_uncovered
 from .languages import TranslationDirection, choose_direction, language_tokens, script_of
 from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
@@ -142,7 +143,10 @@ class Translator:
         """The translation of a text, or of each of a list of texts."""
         if isinstance(texts, str):
             return self([texts], progress=progress)[0]
-        return list(self.translate_texts(texts, [f"text {number}" for number in range(1, len(texts) + 1)], progress))
+        places = [f"text {number}" for number in range(1, len(texts) + 1)]
+        translations = list(self.translate_texts(texts, places, progress))
+        doubt_uncovered([segment for translation in translations for segment in translation.segments])
+        return translations
 
     def translate_texts(
         self, texts: Sequence[str], places: Sequence[str], progress: bool = False
