@@ -277,6 +277,31 @@ def test_a_document_without_evidence_is_all_dropped() -> None:
     assert find(document, 1.0).dropped == [0, 1, 2]
 
 
+def test_a_long_document_is_audited_in_parts() -> None:
+    """Also what is moved or repeated from far, or left out over many segments."""
+    (source,), (target,) = documents(1, num_segments=2 * decoding.MAX_SEGMENTS)
+    last = len(target) - 1
+    text = [*target[:100], target[last], *target[100:300], *target[360:700], target[50], *target[700:last]]
+    record = audit([" ".join(text)], [source], [target])["documents"][0]
+    assert found(record) == NOTHING | {"dropped": list(range(300, 360)), "repeated": [50], "moved": [last]}
+
+
+def test_the_work_on_a_document_grows_as_its_words_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[int] = []
+    decode = decoding.decode
+
+    def counted(batch: decoding.Batch, costs: decoding.Costs) -> None:
+        cells[-1] += batch.rows_TB.size * batch.scores.shape[1]
+        decode(batch, costs)
+
+    monkeypatch.setattr(decoding, "decode", counted)
+    for length in (2, 8):
+        cells.append(0)
+        (source,), (target,) = documents(1, num_segments=length * decoding.MAX_SEGMENTS)
+        audit([" ".join(target[1:])], [source], [target])
+    assert cells[1] < 2 * 4 * cells[0]
+
+
 @pytest.mark.slow
 def test_a_document_of_100_000_words_is_audited() -> None:
     """As one text, with a part of it cut out; its segments are too long for the lexical model."""

@@ -10,7 +10,8 @@ and 0 in "no counterpart". Transitions cost a fixed price: to stay, to the next 
 (Viterbi) therefore finds segments that are left out, repeated, moved or invented, without sentence boundaries in the
 translation. A hidden Markov model for words is that of Vogel et al. (https://aclanthology.org/C96-2141).
 
-Time is linear in words times segments of a document. Documents are decoded in batches.
+Documents are decoded in batches, in time linear in words times segments. One of more than MAX_SEGMENTS is divided into
+parts first, by the same model on groups of segments, so that its time is linear in words.
 
 In the decoder: T tokens, B documents, A of them with a token at the current step, N segments.
 
@@ -37,11 +38,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .lexicon import LINE, NUM_FOLDS, UNMARKED, Tokens, TranslationTable, Vocabulary, tokenize, train_tables
+from .lexicon import INSIDE, LINE, NUM_FOLDS, UNMARKED, Tokens, TranslationTable, Vocabulary, tokenize, train_tables
 
 POSITION_STD, MAX_POSITION_COST = 1.5, 6.0  # in segments: of the first alignment, which has no table
 MAX_BATCH_CELLS = 4_000_000  # scores of the words of a batch
 MAX_STORED_STEPS = 50_000_000  # back pointers in memory, one byte each; more are computed twice
+MAX_SEGMENTS = 500  # of a document that is decoded as a whole
+# Of a longer one: groups of segments, words of a unit, segments of a part.
+MAX_GROUPS, UNIT_TOKENS, PART_SEGMENTS = 250, 20, 50
 LOWEST = -1e9
 NEXT, NEXT_OF_NONE, SAME_OF_NONE, JUMP, NONE_FROM_SEGMENT = 1, 2, 3, 4, 8  # back pointers
 
@@ -85,6 +89,15 @@ class Document:
     is_none: np.ndarray = field(init=False)  # (tokens,): whether it has no counterpart
 
 
+class Part(NamedTuple):
+    """A part of a long document: its first token and first segment in the whole."""
+
+    whole: Document
+    start: int
+    segment: int
+    document: Document
+
+
 class Batch(NamedTuple):
     """Documents by falling number of tokens, padded."""
 
@@ -100,13 +113,17 @@ class Batch(NamedTuple):
 def find_paths(documents: Sequence[Document], costs: Costs, use_positions: bool) -> None:
     """Set `path` and `is_none` of each document."""
     pending: list[Document] = []
+    parts: list[Part] = []
     for document in documents:
         document.path = np.zeros(len(document.rows), dtype=np.int64)
         document.is_none = np.zeros(len(document.rows), dtype=bool)
         if not document.segments:
             document.is_none[:] = True
-        elif len(document.rows):
+        elif len(document.rows) and len(document.segments) <= MAX_SEGMENTS:
             pending.append(document)
+        elif len(document.rows):
+            parts += parts_of(document, costs, use_positions)
+    pending += [part.document for part in parts]
     pending.sort(key=lambda document: (len(document.rows), len(document.segments)), reverse=True)
     while pending:
         size, num_segments = 0, 0
@@ -117,6 +134,58 @@ def find_paths(documents: Sequence[Document], costs: Costs, use_positions: bool)
             size += 1
         decode(make_batch(pending[:size], use_positions), costs)
         del pending[:size]
+    for part in parts:
+        end = part.start + len(part.document.rows)
+        part.whole.path[part.start : end] = part.document.path + part.segment
+        part.whole.is_none[part.start : end] = part.document.is_none
+    for document in {id(part.whole): part.whole for part in parts}.values():
+        align_from_far(document, costs)
+
+
+def align_from_far(document: Document, costs: Costs) -> None:
+    """Align words without a counterpart in their part to the best segment of the whole, if it pays for two jumps.
+
+    A single moved or repeated segment is too short for the path of groups.
+    """
+    edges = np.flatnonzero(np.diff(document.is_none, prepend=False, append=False))
+    for start, end in edges.reshape(-1, 2):
+        totals = document.scores[document.rows[start:end]].sum(0)
+        if totals.max() > 2 * costs.jump[INSIDE]:
+            document.path[start:end] = totals.argmax()
+            document.is_none[start:end] = False
+
+
+def parts_of(document: Document, costs: Costs, use_positions: bool) -> Iterator[Part]:
+    """The parts of a long document in which segments follow each other, with their neighbours.
+
+    They are those of a path of groups of segments, whose observations are units of some words. The score of a word in a
+    group is that in its best segment.
+    """
+    num_segments = len(document.segments)
+    size = -(-num_segments // MAX_GROUPS)
+    first_segments = np.arange(0, num_segments, size)
+    scores = np.maximum.reduceat(document.scores, first_segments, axis=1)
+    starts = np.arange(0, len(document.rows), UNIT_TOKENS)
+    units = np.arange(len(starts))
+    groups = [np.concatenate(document.segments[first : first + size]) for first in first_segments]
+    coarse = Document(groups, Tokens([], [], [INSIDE] * len(units), False), units, units, [])
+    coarse.scores = np.array([scores[document.rows[start : start + UNIT_TOKENS]].sum(0) for start in starts])
+    find_paths([coarse], costs, use_positions)
+    steps = np.diff(coarse.path, append=-1)
+    margin = 0 if use_positions else 1  # positions are those of a translation without its neighbours
+    first = 0
+    for unit in range(len(units)):
+        low, high = int(coarse.path[first]), int(coarse.path[unit])
+        if steps[unit] in (0, 1) and (high - low) * size < PART_SEGMENTS:
+            continue
+        start, end = first * UNIT_TOKENS, (unit + 1) * UNIT_TOKENS
+        segments = slice(max(low - margin, 0) * size, (high + 1 + margin) * size)
+        kept, rows = np.unique(document.rows[start:end], return_inverse=True)
+        tokens = Tokens([], [], document.tokens.starts[start:end], False)
+        part = Document(document.segments[segments], tokens, document.words[kept], rows, [])
+        part.scores = document.scores[kept, segments]
+        yield Part(document, start, segments.start, part)
+        first = unit + 1
 
 
 def make_batch(documents: list[Document], use_positions: bool) -> Batch:
@@ -266,7 +335,7 @@ MAX_WORD_SCORE = 4.0  # a single rare word is not enough to jump to its segment
 NUM_ROUNDS = 3  # of training and alignment, without references
 MIN_DOCUMENTS = 2 * NUM_FOLDS  # fewer are divided into folds by blocks of their segments
 BLOCK_SEGMENTS = 5
-MAX_CELLS = 4_000_000_000  # tokens times segments of a document: some minutes
+MAX_CELLS = 4_000_000_000  # tokens times segments of a document: 350,000 words, 2 GB of scores of distinct words
 IDENTITY = {True: 0.7, False: 0.1}  # probability that a word is translated by itself, within one language or not
 
 
