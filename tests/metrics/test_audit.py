@@ -245,10 +245,8 @@ def path_score(document: Document) -> float:
     return total
 
 
-@pytest.mark.parametrize("stored_steps", [10**6, 40])
-def test_the_decoder_takes_the_best_path(stored_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents of several lengths in one batch, with all back pointers in memory and with a few."""
-    monkeypatch.setattr(decoding, "MAX_STORED_STEPS", stored_steps)
+def test_the_decoder_takes_the_best_path() -> None:
+    """Documents of several lengths in one batch."""
     rng = np.random.default_rng(0)
     batch = [random_document(rng, num_tokens, num_segments) for num_tokens in (1, 7, 20) for num_segments in (1, 2, 5)]
     find_paths(batch, COSTS, use_positions=False)
@@ -286,6 +284,7 @@ def test_a_long_document_is_audited_in_parts() -> None:
     assert found(record) == NOTHING | {"dropped": list(range(300, 360)), "repeated": [50], "moved": [last]}
 
 
+@pytest.mark.full
 def test_the_work_on_a_document_grows_as_its_words_do(monkeypatch: pytest.MonkeyPatch) -> None:
     cells: list[int] = []
     decode = decoding.decode

@@ -42,7 +42,6 @@ from .lexicon import INSIDE, LINE, NUM_FOLDS, UNMARKED, Tokens, TranslationTable
 
 POSITION_STD, MAX_POSITION_COST = 1.5, 6.0  # in segments: of the first alignment, which has no table
 MAX_BATCH_CELLS = 4_000_000  # scores of the words of a batch
-MAX_STORED_STEPS = 50_000_000  # back pointers in memory, one byte each; more are computed twice
 MAX_SEGMENTS = 500  # of a document that is decoded as a whole
 # Of a longer one: groups of segments, words of a unit, segments of a part.
 MAX_GROUPS, UNIT_TOKENS, PART_SEGMENTS = 250, 20, 50
@@ -238,10 +237,10 @@ class Trellis:
             deviations = (step + 0.5 - self.batch.centres_BN[:active]) / self.batch.scales_B[:active, None]
             self.segment_BN[:active] -= np.minimum(0.5 * deviations**2, MAX_POSITION_COST)
 
-    def advance(self, step: int, keep_pointers: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def advance(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Take one step. Returns back pointers (A, N), and the states from which a jump comes (A,).
 
-        A state of "no counterpart" has N added to its index. Without `keep_pointers` only the scores are computed.
+        A state of "no counterpart" has N added to its index.
         """
         active = self.batch.active_T[step]
         segment, none = self.segment_BN[:active], self.none_BN[:active]
@@ -259,9 +258,8 @@ class Trellis:
 
         def replace_better(candidates: np.ndarray, code: int, first: int = 0) -> None:
             """Where the candidates for the states from `first` on are higher, take their scores and back pointer."""
-            if keep_pointers:
-                np.greater(candidates, best[:, first:], out=is_better[:, first:])
-                np.copyto(codes[:, first:], code, where=is_better[:, first:])
+            np.greater(candidates, best[:, first:], out=is_better[:, first:])
+            np.copyto(codes[:, first:], code, where=is_better[:, first:])
             np.maximum(candidates, best[:, first:], out=best[:, first:])
 
         replace_better(segment[:, :-1] - (forward + top), NEXT, first=1)
@@ -271,8 +269,7 @@ class Trellis:
         replace_better(-jump, JUMP)
         none -= top
         entering = segment - (enter + top)
-        if keep_pointers:
-            codes += NONE_FROM_SEGMENT * np.greater(entering, none, out=is_better).view(np.uint8)
+        codes += NONE_FROM_SEGMENT * np.greater(entering, none, out=is_better).view(np.uint8)
         np.maximum(none, entering, out=none)
         segment[:] = best
         self.add_words(step)
@@ -280,38 +277,19 @@ class Trellis:
 
 
 def decode(batch: Batch, costs: Costs) -> None:
-    """Viterbi decoding of the documents of a batch.
-
-    Back pointers are kept for a block of steps. With several blocks, each but the last is computed again from the
-    scores at its start.
-    """
+    """Viterbi decoding of the documents of a batch. Back pointers take one byte for each word and segment."""
     trellis = Trellis(batch, costs)
-    num_steps = len(batch.rows_TB)
-    block_steps = max(1, MAX_STORED_STEPS // trellis.segment_BN.size)
-    starts = list(range(1, num_steps, block_steps))
+    num_steps, num_segments = len(batch.rows_TB), trellis.segment_BN.shape[1]
     trellis.add_words(0)
-    saved: list[tuple[np.ndarray, np.ndarray]] = []
-    block: list[tuple[np.ndarray, np.ndarray]] = []
-    for start in starts:
-        is_last = start == starts[-1]
-        saved.append((trellis.segment_BN.copy(), trellis.none_BN.copy()))
-        for step in range(start, min(start + block_steps, num_steps)):
-            pointers = trellis.advance(step, keep_pointers=is_last)
-            if is_last:
-                block.append(pointers)
-    num_segments = trellis.segment_BN.shape[1]
+    pointers = [trellis.advance(step) for step in range(1, num_steps)]
     state = np.concatenate([trellis.segment_BN, trellis.none_BN], axis=1).argmax(1)
     states_TB = np.zeros(batch.rows_TB.shape, dtype=np.int64)
-    for start in reversed(starts):
-        if start != starts[-1]:
-            trellis.segment_BN, trellis.none_BN = saved[starts.index(start)]
-            block = [trellis.advance(step) for step in range(start, start + block_steps)]
-        for step in range(start + len(block) - 1, start - 1, -1):
-            states_TB[step] = state
-            codes, origins = block[step - start]
-            active = len(codes)
-            state[:active] = previous_states(state[:active], codes, origins)
-    states_TB[0] = state
+    states_TB[-1] = state
+    for step in range(num_steps - 2, -1, -1):
+        codes, origins = pointers[step]
+        active = len(codes)
+        state[:active] = previous_states(state[:active], codes, origins)
+        states_TB[step] = state
     for number, document in enumerate(batch.documents):
         states = states_TB[: len(document.rows), number]
         document.path, document.is_none = states % num_segments, states >= num_segments

@@ -18,7 +18,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from .decoding import COSTS, Document, resegment
+from .decoding import Document, resegment
 from .lexicon import INSIDE, is_word
 
 MIN_EVIDENCE = 2.0  # nats that the words of a visit score together
@@ -30,8 +30,6 @@ MIN_INVENTED = 5  # tokens of whole sentences
 MIN_REPETITION = 1.3  # times the expected length, in which two copies are searched
 MATCH = 1.0  # nats: the score of a word that matches a segment
 MIN_OVERLAP = 0.4  # of the evidence of two copies
-LENGTH_VARIANCE = 2.0  # of a translated segment, in tokens for each expected token
-MAX_SENTENCES = 40  # of the translation around a dropped segment, in which it is searched
 
 
 @dataclass
@@ -103,7 +101,6 @@ def find(document: Document, ratio: float) -> Findings:
         }
         return Findings(lengths=[1.0 / ratio] * len(document.segments), visits=as_source)
     expected = [max(len(segment) * ratio, 1.0) for segment in document.segments]
-    restore(document, expected)
     runs = segment_runs(document)
     is_visit = visits_of(document, runs, expected)
     findings = Findings()
@@ -198,57 +195,6 @@ def is_paraphrase(document: Document, run: Run, segment: int, expected: float) -
     is_plausible = low * expected <= run.length <= high * expected + 2
     score = run_score(document, segment, run.start, run.end) / run.length
     return is_plausible and document.tokens.starts[run.start] != INSIDE and score >= PARAPHRASE_SCORE
-
-
-def restore(document: Document, expected: Sequence[float]) -> None:
-    """Give a skipped segment sentences of its neighbours if their lengths say so.
-
-    The words alone do not separate two segments that share words. The penalty of a length is that of a normal
-    distribution: Gale and Church (https://aclanthology.org/J93-1004).
-    """
-    runs = [run for run in segment_runs(document) if not run.is_none]
-    long = [run for run in runs if run.length >= MIN_VISIT * expected[run.segment]]
-    for before, after in pairwise(long):
-        if after.segment - before.segment != 2:
-            continue
-        segments = (before.segment, before.segment + 1, after.segment)
-        start, end = before.start, after.end
-        cuts = [token for token in range(start + 1, end) if document.tokens.starts[token]]
-        if not cuts or len(cuts) > MAX_SENTENCES:
-            continue
-        best = best_cuts(document, segments, [start, *cuts, end], expected)
-        if best:
-            first, second = best
-            document.is_none[start:end] = False
-            document.path[start:end] = segments[1]
-            document.path[start:first], document.path[second:end] = segments[0], segments[2]
-
-
-def best_cuts(
-    document: Document, segments: tuple[int, int, int], bounds: Sequence[int], expected: Sequence[float]
-) -> tuple[int, int] | None:
-    """Where the middle one of three segments starts and ends; None if it is better left out."""
-    starts = [document.tokens.starts[bound] for bound in bounds[:-1]]
-    sums = np.zeros((3, len(bounds)))
-    scores = document.scores[document.rows[bounds[0] : bounds[-1]]][:, list(segments)]
-    sums[:, 1:] = np.cumsum(scores, axis=0)[np.array(bounds[1:]) - bounds[0] - 1].T
-
-    def value(place: int, low: int, high: int) -> float:
-        target = expected[segments[place]]
-        deviation = bounds[high] - bounds[low] - target
-        price = COSTS.advance[starts[low]] if low else 0.0
-        return float(sums[place, high] - sums[place, low] - deviation**2 / (2 * LENGTH_VARIANCE * target)) - price
-
-    last = len(bounds) - 1
-    jumps = [COSTS.jump[start] - COSTS.advance[start] for start in starts]
-    left_out = max(value(0, 0, cut) + value(2, cut, last) - jumps[cut] for cut in range(1, last))
-    candidates = [
-        (value(0, 0, first) + value(1, first, second) + value(2, second, last), first, second)
-        for first in range(1, last)
-        for second in range(first + 1, last)
-    ]
-    total, first, second = max(candidates, default=(left_out, 0, 0))
-    return (bounds[first], bounds[second]) if total > left_out else None
 
 
 def copies_of(document: Document, visits: Sequence[Run], expected: float) -> int:
