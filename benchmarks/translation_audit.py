@@ -192,11 +192,14 @@ def is_same(span: tuple[int, int], other: tuple[int, int]) -> bool:
     return 2 * shared > max(span[1] - span[0], other[1] - other[0])
 
 
-def measure(pieces: Sequence[Piece], planted: Sequence[Planted], with_references: bool) -> list[dict[str, Any]]:
+def measure(
+    pieces: Sequence[Piece], planted: Sequence[Planted], with_references: bool, pairs: Sequence[tuple[str, str]] = ()
+) -> list[dict[str, Any]]:
     """A record for each kind of error."""
     start = time.process_time()
     references = [piece.references if with_references else [] for piece in pieces]
-    result: Any = audit([one.text for one in planted], [piece.sources for piece in pieces], references, scores=False)
+    texts, sources = [one.text for one in planted], [piece.sources for piece in pieces]
+    result: Any = audit(texts, sources, references, pairs, scores=False)
     seconds = time.process_time() - start
     counts = [count_hits(one, found) for one, found in zip(planted, result["documents"], strict=True)]
     records = []

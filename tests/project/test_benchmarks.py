@@ -429,6 +429,20 @@ def test_planted_errors_are_found(benchmark, tmp_path_factory):
     assert all(scores["references", kind]["f1"] > 0.9 for kind in ("dropped", "repeated", "invented"))
 
 
+@pytest.mark.full
+def test_planted_errors_are_found_by_language(benchmark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "multi30k").mkdir()
+    pairs = list(generate_pairs(seed=5, pairs=300, min_words=6, max_words=24))
+    for column, language in enumerate(("cs", "fr")):
+        for name in ("test_2016_flickr", "test_2018_flickr"):
+            with gzip.open(folder / "multi30k" / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{pair[column]}\n" for pair in pairs)
+    report, table = benchmark("audit_languages", str(folder), "--only", "captions cs", "--save", "tiny", tiny=[])
+    assert len(report["records"]) == 8 and {record["segments"] for record in report["records"]} == {600}
+    assert report["records"][0]["f1"] > 0.9 and "| captions | cs-fr | 600 | " in table
+
+
 @of_an_export
 @pytest.mark.slow
 def test_exporters_whose_packages_are_installed_write_graphs_that_equal_the_model(benchmark):
