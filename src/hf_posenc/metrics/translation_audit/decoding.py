@@ -313,7 +313,7 @@ MAX_WORD_SCORE = 4.0  # a single rare word is not enough to jump to its segment
 NUM_ROUNDS = 3  # of training and alignment, without references
 MIN_DOCUMENTS = 2 * NUM_FOLDS  # fewer are divided into folds by blocks of their segments
 BLOCK_SEGMENTS = 5
-MAX_CELLS = 4_000_000_000  # tokens times segments of a document: 350,000 words, 2 GB of scores of distinct words
+MAX_CELLS = 4_000_000_000  # tokens times segments of a document: about 350,000 words
 IDENTITY = {True: 0.7, False: 0.1}  # probability that a word is translated by itself, within one language or not
 
 
