@@ -22,7 +22,11 @@ from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, corpus
 from hf_posenc.utils.atomic_io import atomic_write
 
 PAIRS = {  # of each run: two systems, and the training length
-    "news-small": (("aligned-100", "aligned-100-split", 100), ("aligned-50", "relative-50-split", 50)),
+    "news-small": (
+        ("aligned-100", "aligned-100-split", 100),
+        ("aligned-50", "relative-50-split", 50),
+        ("aligned-100", "aligned-50", 50),
+    ),
     "news-recurrent-small": (("recurrent", "aligned", 50),),
 }
 NOTE = (

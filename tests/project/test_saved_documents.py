@@ -113,7 +113,7 @@ def pooled_rows(folder: Path) -> list[list[str]]:
 
 def test_the_pages_say_what_the_pooled_tests_show() -> None:
     rows = pooled_rows(saved_documents.RUN)
-    whole = [row for row in rows if row[0].startswith("`aligned-100`") and row[2] == "all"]
+    whole = [row for row in rows if row[0] == "`aligned-100` - `aligned-100-split`" and row[2] == "all"]
     significant = [(row[1], row[4]) for row in whole if float(row[6]) < 0.05]
     lengths = [f"parliament-{words}" for words in (50, 100, 400)]
     assert [test for test, metric in significant if metric == "chrF"] == lengths
@@ -124,6 +124,11 @@ def test_the_pages_say_what_the_pooled_tests_show() -> None:
     assert rival["a longer sentence than 50"][5].startswith("+1.56 ") and rival["sentences up to 50"][5].startswith(
         "-0.48 "
     )
+    longer = [row for row in rows if row[0] == "`aligned-100` - `aligned-50`" and row[2] == "all"]
+    gains = [float(row[5].partition(" ")[0]) for row in longer if row[4] == "BLEU" and float(row[6]) < 0.05]
+    assert len(gains) == 4 and (min(gains), max(gains)) == (0.83, 1.07), "long_input.md: `0.83 to 1.07 BLEU`"
+    in_chrf = [row[1] for row in longer if row[4] == "chrF" and float(row[6]) < 0.05]
+    assert in_chrf == ["parliament-50", "parliament-100"], "long_input.md: `on the two shorter documents`"
     recurrent = [row for row in pooled_rows(saved_documents.RUN.parent / "news-recurrent-small") if row[2] == "all"]
     significant = [(row[1], row[4], row[5].partition(" ")[0]) for row in recurrent if float(row[6]) < 0.05]
     assert significant == [("parliament-50", "BLEU", "+0.47"), ("parliament-100", "BLEU", "+0.37")], "ablation.md"
