@@ -415,6 +415,7 @@ def test_the_plot_has_every_score_of_a_large_bucket_and_marks_the_training_lengt
     assert title.startswith("Trained up to 24 subwords: BLEU at ")
     assert f"is {longest[-1]:.1f} (" in title and f"to {longest[0]:.1f} (" in title
     assert {name for _, _, name in points} == plot["color_map"].keys() and "preliminary" in note
+    assert test in plot["title"], "else the plot of another test set is not drawn"
 
 
 def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):

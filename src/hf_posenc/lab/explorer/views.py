@@ -91,7 +91,8 @@ def length_plot(rows: TableRows, test_set: str) -> tuple[str, str, dict[str, Any
     columns = dict.fromkeys(("length", "score"), "quantitative")
     columns |= dict.fromkeys(("system", "bucket", "interval"), "nominal")
     data = {"columns": list(columns), "data": points, "datatypes": columns, "mark": "line"}
-    plot = {"value": data, "x_title": unit, "y_title": name, "color_map": colours}
+    # gradio draws a plot again where its title, axes or colours change, and not where its data alone do.
+    plot = {"value": data, "title": f"{name} of {test_set}", "x_title": unit, "y_title": name, "color_map": colours}
     return f"{trained}{name} at {last[0][3]} {word} is {extremes}", f"{LENGTH_HELP}{small}{seeds}", plot
 
 
