@@ -3,8 +3,9 @@
     python benchmarks/translation_checks.py SOURCE TARGET [--save NAME]
 
 Each fault is planted into a tenth of the human translations, one kind at a time. A fault is found if the segment has
-any doubt that its human translation has not. Precision is the share of faults among all doubted segments, if a tenth
-of all has the fault. The row `none` has the share of human translations that are doubted.
+any doubt that its human translation has not. All segments are one document, which `coverage` reads together. Precision
+is the share of faults among all doubted segments, if a tenth of all has the fault. The row `none` has the share of
+human translations that are doubted.
 """
 
 import argparse
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from common import save
 
-from hf_posenc.translator.checks import LINK, NUMBER, Checked, find_doubts, usual_ratio
+from hf_posenc.translator.checks import LINK, NUMBER, Checked, SegmentTranslation, find_doubts, usual_ratio
+from hf_posenc.translator.coverage import doubt_uncovered
 
 Pair = tuple[str, str]
 CYRILLIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстуввхыз")
@@ -60,6 +62,16 @@ FAULTS: dict[str, Callable[[Pair, random.Random], str | None]] = {
 }
 
 
+def checks_of(pairs: Sequence[Pair], ratio: tuple[float, float] | None) -> list[set[str]]:
+    """The names of the checks that doubt each translation."""
+    segments = []
+    for number, (source, translation) in enumerate(pairs):
+        doubts = find_doubts(Checked(source, translation, False, ratio, "Latn"))
+        segments.append(SegmentTranslation(str(number), source, translation, doubts))
+    doubt_uncovered(segments)
+    return [{doubt.check for doubt in segment.doubts} for segment in segments]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
@@ -69,20 +81,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sides = [path.read_text(encoding="utf-8").split("\n") for path in (options.source, options.target)]
     pairs = [(source, target) for source, target in zip(*sides, strict=True) if source.strip() and target.strip()]
     ratio = usual_ratio(pairs)
-
-    def checks(source: str, translation: str) -> set[str]:
-        return {doubt.check for doubt in find_doubts(Checked(source, translation, False, ratio, "Latn"))}
-
-    false_alarms = sum(bool(checks(*pair)) for pair in pairs)
-    rows = {"none": ("", f"{false_alarms / len(pairs):.2%}", "")}
+    human = checks_of(pairs, ratio)
+    false_alarms = sum(map(bool, human)) / len(pairs)
+    rows = {"none": ("", f"{false_alarms:.2%}", "")}
     rng = random.Random(0)
-    for name, plant in FAULTS.items():
-        chosen = rng.sample(pairs, len(pairs) // 10)
-        planted = [(pair, fault) for pair in chosen if (fault := plant(pair, rng)) is not None]
+    faults = FAULTS | {"another sentence": lambda pair, rng: rng.choice(pairs)[1]}
+    for name, plant in faults.items():
+        chosen = rng.sample(range(len(pairs)), len(pairs) // 10)
+        planted = {row: fault for row in chosen if (fault := plant(pairs[row], rng)) is not None}
         if planted:
-            found = sum(bool(checks(pair[0], fault) - checks(*pair)) for pair, fault in planted)
+            texts = [(source, planted.get(row, target)) for row, (source, target) in enumerate(pairs)]
+            checks = checks_of(texts, ratio)
+            found = sum(bool(checks[row] - human[row]) for row in planted)
             # A fault in a tenth of the segments; the others have false alarms.
-            precision = found / (found + 9 * len(planted) * false_alarms / len(pairs))
+            precision = found / (found + 9 * len(planted) * false_alarms)
             rows[name] = (str(len(planted)), f"{found / len(planted):.0%}", f"{precision:.0%}")
     lines = ["| fault in a tenth of the segments | planted | doubted | precision |", "| --- | ---: | ---: | ---: |"]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]

@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from hf_posenc import PosEncCausalConfig, PosEncForCausalLM, replace_positions
 from hf_posenc.measure.measure import measure_length
+from hf_posenc.measure.parts import wavelengths
 from hf_posenc.measure.report import LengthReport, reach
 
 LONGER = pytest.param(128, marks=pytest.mark.full)
@@ -33,7 +34,7 @@ def test_a_model_that_copies_within_a_window_by_construction(window: int) -> Non
     assert report.numbers["useful_length"] == window
     expected = ["claimed 128", f"loss stops falling at {window}", f"copying above 90 % up to {window}"]
     if window == 64:  # too short for the needle and its question
-        expected.append("needle above 90 % at no length, 40 % at best")
+        expected.append("needle below 90 % at 128 already, 40 % at best")
     else:
         expected.append(f"needle above 90 % up to {window}")
     assert report.verdict == "; ".join([*expected, f"key-value above 90 % up to {window}"])
@@ -109,3 +110,10 @@ def test_wavelengths_of_rope(architecture: str) -> None:
     )
     if architecture == "Llama":
         assert "2 of 4 exceed the claimed length" in report.to_markdown()
+
+
+def test_wavelengths_of_a_scaled_rope_are_not_those_of_the_host() -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, intermediate_size=8))
+    own = wavelengths(model)
+    scaled = replace_positions(model, "rotary", rope_parameters={"rope_type": "linear", "factor": 2.0})
+    assert wavelengths(scaled) == pytest.approx([2 * wavelength for wavelength in own], rel=1e-5)

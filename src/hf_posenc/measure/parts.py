@@ -27,6 +27,7 @@ from ..encodings.rotary import Rotary
 from ..generation.model_inputs import CACHE_NAME
 from ..hosts.attention import IMPLEMENTATION_PREFIX
 from ..hosts.configuration_posenc_host import OWN
+from ..hosts.modeling_posenc_host import stack_of
 from .scoring import score_tokens
 from .store import Record
 from .text import Block, key_value_prompt, needle_prompt, random_copy
@@ -219,10 +220,12 @@ def wavelengths(model: PreTrainedModel) -> list[float]:
     A pair of channels of wavelength W has turned once after W tokens. Where positions are replaced in every layer, the
     host's own rotation has no effect.
     """
-    if not any(map(is_rotated, getattr(model.config, "layer_encodings", [OWN]))):
+    encodings = getattr(model.config, "layer_encodings", [OWN])
+    if not any(map(is_rotated, encodings)):
         return []
     found: set[float] = set()
-    for module in model.modules():
+    rotary: Any = None if OWN in encodings else stack_of(model).posenc.rotary  # in place of the host's own
+    for module in (rotary or model).modules():
         tensors = [
             value for name, value in named_tensors(module) if name.endswith("inv_freq") and "original" not in name
         ]

@@ -141,7 +141,7 @@ def verdict(numbers: Mapping[str, Any], is_clear: bool) -> str:
         if reached is not None:
             claims.append(f"{name} above 90 % up to {reached}")
         elif by_length:
-            claims.append(f"{name} above 90 % at no length, {percent(max(by_length.values()))} at best")
+            claims.append(f"{name} below 90 % at {min(by_length)} already, {percent(max(by_length.values()))} at best")
     return "; ".join(claims)
 
 
