@@ -53,7 +53,8 @@ def test_kept_tables_come_out_again(subtests: pytest.Subtests) -> None:
     for folder in KEPT:
         with subtests.test(folder.name):
             tables = dict(SAVED["kept_tables"](folder))
-            assert set(tables) == set(folder.glob("table-*.md")) != set()
+            pooled = folder / "table-pooled.md"  # of docs/pooled_tests.py, from kept translations
+            assert set(tables) == set(folder.glob("table-*.md")) - {pooled} != set()
             stale = [kept for kept, text in tables.items() if kept.read_text(encoding="utf-8") != text]
             assert stale == [], "Run `python docs/kept_tables.py`."
 
