@@ -12,6 +12,7 @@ MUCH_MORE = " ".join(f"w{number}" for number in range(100))
 HUMAN = [  # source, translation, script of the target
     (SOURCE, GOOD, "Latn"),
     ("Er sagte: „Nein, nein, nein!“", "He said: “No, no, no!”", "Latn"),
+    ("Sie riefen: nein, nein, nein, nein, nein, nein!", "They cried: no, no, no, no, no, no!", "Latn"),
     ("Am 3. Oktober um 17 Uhr", "On 3 October at five in the afternoon", "Latn"),
     ("1.234,50 Euro kostet das Gerät.", "The device costs 1,234.50 euros.", "Latn"),
     ("John Smith, New York", "John Smith, New York", "Latn"),

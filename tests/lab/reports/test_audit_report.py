@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.lab.cli import DOCUMENT_FORMS, main
-from hf_posenc.lab.reports.audit import audit_files
+from hf_posenc.lab.reports.audit import Document, audit_files, in_sentences
 
 pytest.importorskip("sentencex")
 
@@ -91,3 +91,12 @@ def test_chapters_are_compared_in_order_and_must_be_as_many(tmp_path: Path) -> N
 def test_a_report_of_another_form_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json or \.html"):
         audit_files(tmp_path / "none", tmp_path / "none", report=tmp_path / "r.txt")
+
+
+def test_a_text_stays_whole_if_its_reference_has_another_number_of_sentences() -> None:
+    texts = ["Ein Haus. Ein Garten.", "Es regnet. Wir gehen."]
+    document = Document(None, 1, texts, ["line 1", "line 2"])
+    divided, references = in_sentences(document, ["A house. A garden.", "We leave as it rains."], "de")
+    assert divided.lines == ["Ein Haus.", "Ein Garten.", texts[1]]
+    assert divided.places == ["line 1", "line 1", "line 2"]
+    assert references == ["A house.", "A garden.", "We leave as it rains."]
