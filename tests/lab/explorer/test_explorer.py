@@ -418,6 +418,17 @@ def test_the_plot_has_every_score_of_a_large_bucket_and_marks_the_training_lengt
     assert test in plot["title"], "else the plot of another test set is not drawn"
 
 
+def test_the_plot_of_small_buckets_alone_has_all_of_them(run: ExplorerRun, monkeypatch: pytest.MonkeyPatch):
+    (test,) = scored_test_sets(run)
+    rows = TableRows.of(run.results())
+    _, note, plot = length_plot(rows, test)
+    assert "Lengths with fewer than 20 pairs are in the table alone." in note
+    monkeypatch.setattr("hf_posenc.lab.explorer.views.MIN_PAIRS", 1000)
+    _, note, all_small = length_plot(rows, test)
+    assert "Every length has fewer than 1000 pairs." in note and "table alone" not in note
+    assert len(all_small["value"]["data"]) > len(plot["value"]["data"])
+
+
 def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
     """Also where one test set's name ends in another's."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))

@@ -58,12 +58,12 @@ LENGTH_HELP = (
 def length_plot(rows: TableRows, test_set: str) -> tuple[str, str, dict[str, Any]]:
     """Title, note and gradio's arguments of a plot: the first metric of the table by length, a line for each system.
 
-    A point is at the upper bound of its bucket; small buckets are left out. A vertical line of two points marks each
-    maximum training length.
+    A point is at the upper bound of its bucket; small buckets are left out, unless all are. A vertical line of two
+    points marks each maximum training length.
     """
     common = common_buckets(rows.scores, test_set)[1:]
-    unit, shown = length_unit(common), [index for index, bucket in enumerate(common) if bucket.n >= MIN_PAIRS]
-    shown = shown or [index for index, bucket in enumerate(common) if bucket.n]
+    unit, large = length_unit(common), [index for index, bucket in enumerate(common) if bucket.n >= MIN_PAIRS]
+    shown = large or [index for index, bucket in enumerate(common) if bucket.n]
     metric, name, cell_format = available_scores(common)[0]
     points = []
     for row, tests in rows.scores.items():
@@ -87,7 +87,11 @@ def length_plot(rows: TableRows, test_set: str) -> tuple[str, str, dict[str, Any
     trained = f"Trained up to {' or '.join(map(str, limits))} {word}: " if limits else ""
     has_single = any(tests[test_set].overall.seeds == 1 for tests in rows.scores.values())
     seeds = " Results of one seed are preliminary." if has_single else ""
-    small = f" Lengths with fewer than {MIN_PAIRS} pairs are in the table alone." if len(shown) < len(common) else ""
+    small = ""
+    if not large:
+        small = f" Every length has fewer than {MIN_PAIRS} pairs."
+    elif len(large) < len(common):
+        small = f" Lengths with fewer than {MIN_PAIRS} pairs are in the table alone."
     columns = dict.fromkeys(("length", "score"), "quantitative")
     columns |= dict.fromkeys(("system", "bucket", "interval"), "nominal")
     data = {"columns": list(columns), "data": points, "datatypes": columns, "mark": "line"}
