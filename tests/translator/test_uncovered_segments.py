@@ -5,6 +5,7 @@ import random
 import pytest
 
 from hf_posenc.lab.data.synthetic import generate_pairs
+from hf_posenc.translator import coverage
 from hf_posenc.translator.checks import SegmentTranslation
 from hf_posenc.translator.coverage import MIN_SEGMENTS, doubt_uncovered
 
@@ -32,3 +33,11 @@ def test_few_segments_are_not_judged() -> None:
     segments = segments_with_foreign_translations(120, {110})
     doubt_uncovered(segments)
     assert not any(segment.doubts for segment in segments)
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(999, []), (1000, [1000]), (5000, [5000]), (5500, [2750, 2750])])
+def test_no_block_is_too_short_to_be_judged(number: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    monkeypatch.setattr(coverage, "doubt_dropped", lambda block: blocks.append(len(block)))
+    doubt_uncovered([SegmentTranslation("", "", "")] * number)
+    assert blocks == sizes
