@@ -47,9 +47,7 @@ MAX_SEGMENTS = 500  # of a document that is decoded as a whole
 MAX_GROUPS, UNIT_TOKENS, PART_SEGMENTS = 250, 20, 50
 LOWEST = -1e9
 NEXT, NEXT_OF_NONE, SAME_OF_NONE, JUMP, NONE_FROM_SEGMENT = 1, 2, 3, 4, 8  # back pointers
-
-
-Prices = tuple[float, float, float, float]
+Prices = tuple[float, float, float, float]  # of one transition, before each of the four kinds of word
 
 
 @dataclass(frozen=True)
