@@ -62,6 +62,15 @@ def test_a_code_of_two_languages_of_the_model_is_refused_with_both() -> None:
         find_code("zh-Latn", CODES["NLLB"], "source_language")
 
 
+@pytest.mark.parametrize("model_type", ["marian", "bart", "posenc"])
+@pytest.mark.parametrize("code", ["xx", "German", "", "zz_Latn"])
+def test_a_code_of_no_language_is_refused_by_a_model_of_one_pair(model_type: str, code: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURES / "marian")
+    for languages in (("de", code), (code, None)):
+        with pytest.raises(ValueError, match=r"_language must be a code of ISO 639 or BCP 47, such as 'de', but it is"):
+            choose_direction(model_type, tokenizer, *languages)
+
+
 @pytest.mark.parametrize(
     ("name", "model_type", "prefix", "source_code", "first_token"),
     [

@@ -45,12 +45,22 @@ def choose_direction(
 ) -> TranslationDirection:
     """The direction for languages that a user names.
 
-    A ValueError, with the nearest code, for a language that the tokenizer lacks, and for one that the model needs and
-    that was not given.
+    A ValueError, with the nearest code, for a language that the tokenizer lacks, for one that the model needs and that
+    was not given, and for a code of no language where the tokenizer has none.
     """
     tags: dict[str, Any] = {"source": standard_tag(source), "target": standard_tag(target)}
-    if rule := FAMILIES.get(model_type or ""):
-        return rule(tokenizer, source, target, tags)
+    rule = FAMILIES.get(model_type or "", untold)
+    return rule(tokenizer, source, target, tags)
+
+
+def untold(
+    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, tags: Mapping[str, Any]
+) -> TranslationDirection:
+    """Models of one pair of languages, which only segmentation and checks need to know."""
+    for language, argument in ((source, "source_language"), (target, "target_language")):
+        tag = parse_tag(language) if language is not None else None
+        if language is not None and (tag is None or not tag.is_valid()):
+            raise ValueError(f"{argument} must be a code of ISO 639 or BCP 47, such as 'de', but it is {language!r}.")
     return TranslationDirection(**tags)
 
 
@@ -72,7 +82,7 @@ def prefix_token(
     """Marian with several targets, and MADLAD: the target's token stands before the source. Others need none."""
     token_by_code = language_tokens(tokenizer)
     if not token_by_code:
-        return TranslationDirection(**tags)
+        return untold(tokenizer, source, target, tags)
     return TranslationDirection(**tags, prefix=token_by_code[find_code(target, token_by_code, "target_language")] + " ")
 
 
