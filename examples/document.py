@@ -1,9 +1,10 @@
-"""Translate a document of your own, each paragraph as one input, however long: what an aligned model is for.
+"""Translate a document with a trained model, each paragraph as one input, however long it is.
 
     python examples/document.py MODEL document.txt > translation.txt
 
-Paragraphs are what empty lines separate. MODEL is a system of a run, a saved model, or a name on the Hub. How long each
-paragraph is and what became of it is printed beside the translation, to the terminal.
+Empty lines separate paragraphs. MODEL is a system of a run, a saved model, or a name on the Hub. Aligned models
+translate paragraphs beyond their training length. The number of words and tokens of each paragraph, and whether its
+translation was truncated, are printed to standard error.
 """
 
 import argparse

@@ -1,10 +1,9 @@
-"""Train a language model on a text file by transformers alone, and print its perplexity by position beyond training.
+"""Train a language model with transformers' Trainer, and print its perplexity by position beyond the training length.
 
-python examples/language_model.py text.txt folder rotary     # a line of the file is a document
+python examples/language_model.py text.txt folder rotary     # each line of the file is a document
 
-A document is never joined with another one. It is cut into blocks of LENGTH tokens, each a row of its own. Every tenth
-document is held out. Its blocks have up to 4 x LENGTH tokens, so that later positions have more context than any in
-training.
+Documents are not concatenated. Each is cut into blocks of LENGTH tokens, and each block is a row. Every tenth document
+is held out. Held-out blocks have up to 4 x LENGTH tokens, so later positions have more context than any in training.
 """
 
 import math

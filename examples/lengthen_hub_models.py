@@ -1,10 +1,10 @@
-"""Lengthen pretrained translators of the Hub: fine-tuned for longer input, scored and audited before and after.
+"""Fine-tune pretrained translators of the Hub for longer input, and score and audit them before and after.
 
     python examples/lengthen_hub_models.py --pairs train.de train.en --test test.de test.en --to runs/hub \
         [MODEL ...] [--lora] [dotted.key=value ...]
 
-Each MODEL is a name on the Hub or a local folder: opus-mt, M2M-100, NLLB-200 or mBART-50, German to English. Without
-one, MODELS are taken. Each has a run folder under `--to`, and the same command resumes. The defaults of `lengthen` are
+Each MODEL is a name on the Hub or a local folder: opus-mt, M2M-100, NLLB-200 or mBART-50, German to English. The
+default is MODELS. Each has a run folder under `--to`, and the same command resumes. The defaults of `lengthen` are
 those of small models; SETTINGS are a first guess for large ones, and are not measured. opus-mt and M2M-100 need
 sentencepiece, and `--lora` needs peft.
 """

@@ -1,6 +1,6 @@
-"""Train, save and use a translation model by transformers alone: of this package it takes a config and a tokenizer.
+"""Train, save and use a translation model with transformers' Seq2SeqTrainer, and this package's config and tokenizer.
 
-python examples/seq2seq_trainer.py pairs.jsonl folder     # a line: {"translation": {"de": "...", "en": "..."}}
+python examples/seq2seq_trainer.py pairs.jsonl folder     # each line: {"translation": {"de": "...", "en": "..."}}
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Translate a book from a text file, paragraph by paragraph, in constant memory; resumable after a kill at any time.
+"""Translate a book from a text file, paragraph by paragraph, in constant memory, and resume after a kill.
 
     python examples/translate_book.py MODEL book.txt book.en.txt
 
-Paragraphs are what empty lines separate. Each is one stream (StreamingTranslator), however long it is. No sentence
+Empty lines separate paragraphs. Each paragraph is one stream (StreamingTranslator), however long it is. No sentence
 boundaries are needed. MODEL is a system of a run, a saved model, or a name on the Hub. It must be able to stream, as
 `aligned` of configs/quickstart.yaml is.
 

@@ -1,10 +1,11 @@
-"""The usable length of a language model as a measurement of `evaluate`.
+"""Measure the usable length of a language model, as a measurement of `evaluate`.
 
     import evaluate
     measurement = evaluate.load("examples/usable_length.py")
     measurement.compute(data=documents, model_id="HuggingFaceTB/SmolLM2-135M", lengths=[128, 256, 512])["verdict"]
 
-`lengths` and other arguments are those of `hf_posenc.measure_length`; the result has the numbers of its report.
+`lengths` and other arguments are those of `hf_posenc.measure_length`. The result has the verdict and all numbers of its
+report.
 """
 
 from typing import Any

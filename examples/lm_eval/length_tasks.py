@@ -1,7 +1,7 @@
 """Documents and scores of the tasks in this folder, for lm-evaluation-harness.
 
-The examples in a prompt are short, the inputs that are scored are longer: length generalization in context. Each length
-has a metric of its own, the share of exact answers.
+The examples in a prompt are short, and the scored inputs are longer: this is length generalization in context. Each
+length has its own metric, the share of exact answers.
 """
 
 from random import Random
@@ -18,7 +18,7 @@ INPUTS_PER_LENGTH = 20
 def make_dataset(generator: str, inputs: int = INPUTS_PER_LENGTH, **kwargs: object) -> dict[str, Dataset]:
     """Short examples ("train") and `inputs` longer inputs of each length ("test"), the same in every process.
 
-    lm-evaluation-harness passes what `metadata` and `--metadata` have; other keys of them are not used.
+    lm-evaluation-harness passes the keys of `metadata` and `--metadata`; other keys are ignored.
     """
     rng = Random(f"lm_eval {generator}")
     splits = {"train": EXAMPLE_LENGTHS, "test": LENGTHS}
