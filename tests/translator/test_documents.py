@@ -1,11 +1,13 @@
 """Documents of each form: only their texts change."""
 
+import gzip
+import io
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from hf_posenc.translator.documents import FORM_BY_SUFFIX, TextDocument, read_document, read_html
+from hf_posenc.translator.documents import FORM_BY_SUFFIX, TextDocument, parse_document, read_document
 
 DOCUMENTS = {
     "lines.txt": ("Ein Satz.\n\n  Noch einer.\r\n", "EIN SATZ.\n\n  NOCH EINER.\r\n"),
@@ -45,27 +47,44 @@ def test_only_texts_change(name: str, tmp_path: Path) -> None:
     assert document.to_bytes() == expected.encode()
 
 
-HTML = [  # markup, and its texts
-    ("<a title='a > b' href=\"x>y\">Eins</a> &lt;zwei&gt;", ["Eins", " <zwei>"]),
-    (
-        '<p class="a"">Eins</p> <p data-x=it\'s>Zwei</p>\n1 < 2 und\n<i>drei</i>',
-        ["Eins", "Zwei", "\n1 < 2 und\n", "drei"],
-    ),
-    ("<script>if (a<b) '<p>nein</p>'</script><PRE a=b>nein <i>nein</i></PRE\n>Ja", ["Ja"]),
-    ("<script src='x'/>Ja<prefix>doch</prefix><!-- <p>nein</p> --><![CDATA[ nein ]]>&nbsp;7", ["Ja", "doch"]),
-    ("Ja<pre>offen <", ["Ja"]),
-    ("offen <b", ["offen <b"]),
-]
+TEXTS = [  # form, document, and its texts
+    ("html", "<a title='a > b' href=\"x>y\">Eins</a> &lt;zwei&gt;", ["Eins", "<zwei>"]),
+    ("html", "<p a='a''>Eins</p> <p x=it\"s>Zwei</p>\n1 <2\n und\n<i>drei</i>", ["Eins", "Zwei", "1 <2 und", "drei"]),
+    ("html", "<script>if (a<b) '<p>nein'</script><PRE a=b>nein <i>nein</i></PRE\n>Ja", ["Ja"]),
+    ("html", "<script src='x'/>Ja<prefix>doch</prefix><!-- <p>nein --><![CDATA[ nein ]]>&nbsp;7", ["Ja", "doch"]),
+    ("html", "Ja<pre>offen <", ["Ja"]),
+    ("html", "offen <b", ["offen <b"]),
+    ("markdown", "Ein Satz,\nder geht. \nNoch `einer`\nhier  \nNeu\n", ["Ein Satz, der geht. Noch", "hier", "Neu"]),
+    ("markdown", "- a\n    - b\n        - c\n\n          d\n\n    e\n\nf\n\n    nein\n", list("abcdef")),
+    ("markdown", "````\nnein\n```\nnein\n````\n> ~~~py\n> nein\n> ~~~\nJa\n", ["Ja"]),
+    ("markdown", "```nein``` ja\n\n`` n`ein `` doch [x](y_(z)) 3 < 4 > 2 x\n", ["ja", "doch", "x", "3 < 4 > 2 x"]),
+    ("markdown", "---\ntitle: nein\n---\n\n---\nJa\n\n---\n", ["Ja"]),
+    ("markdown", "- [x] a[^nein]\n\n[^nein]: b\n[nein]: http://x \"nein\"\n[c]: d, e\n", ["a", "b", "c", ": d, e"]),
+    ("markdown", "<!-- nein\nnein -->\n<style>\nnein\n</style>\n>a\n\nb | c\n--|--\nd | e\n", list("abcde")),
+    ("text", "\n  Ein Satz,\r\nder weitergeht.\r\n \r\n* * *\r\n\r\nNeu\r\n", ["Ein Satz, der weitergeht.", "Neu"]),
+    ("srt", "\n1\n0:00:01,0 --> 0:00:02,0\n<i>Eins</i>\n \n0:00:01,0 --> 0:00:02,0\n{\\an8}Zwei\n", ["Eins", "Zwei"]),
+    ("srt", "1\n0:00:01,0 --> 0:00:02,0\r\nEins,\r\nzwei\r\n\r\n2\n0:00:01,0 --> 0:00:02,0", ["Eins, zwei"]),
+    ("jsonl", '\n{"n": 1.10, "text":"B\\u00e4r", "n": 2, "a": {"text": "nein"}}\r\n{"text": ""}', ["B\u00e4r", ""]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("markup", "texts"), HTML)
-def test_the_texts_between_tags_are_found(markup: str, texts: list[str]) -> None:
-    document = read_html(markup, Path("page.html"))
+@pytest.mark.parametrize(("form", "content", "texts"), TEXTS)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_the_texts_of_a_document_are_found_and_the_rest_stays(
+    form: str, content: str, texts: list[str], mark: str
+) -> None:
+    document = parse_document((mark + content).encode(), Path("file"), form)
     assert [part.text for part in document.texts] == texts
     for part in document.texts:
         part.replace("")
     rest = document.to_bytes().decode()
-    assert len(rest) < len(markup) and is_subsequence(rest, markup)
+    assert len(rest) < len(mark + content) and is_subsequence(rest, mark + content)
+    if "&" not in content and "\\u" not in content:  # no escapes; only blanks inside a text change
+        assert num_letters(rest) + num_letters("".join(texts)) == num_letters(mark + content)
+
+
+def num_letters(text: str) -> int:
+    return len("".join(text.split()))
 
 
 def is_subsequence(short: str, long: str) -> bool:
@@ -89,14 +108,63 @@ def test_a_book_keeps_its_other_files_and_their_order(tmp_path: Path) -> None:
         assert archive.read("image.png") == b"\x89PNG\xff"
 
 
+def test_a_page_in_ascii_stays_in_ascii() -> None:
+    """It may declare another character set, or none, and browsers then assume one."""
+    document = parse_document(b"<meta charset=latin1>&auml; &amp; b", Path("page.html"), "html")
+    translate_to_capitals(document)
+    assert document.to_bytes() == b"<meta charset=latin1>&#196; &amp; B"
+
+
+def test_json_lines_keep_all_but_the_text() -> None:
+    given = '{"n": 1.10, "n": 1e999, "s": "\\ud800", "text":"a",\t"u": "\\u00e4"}\r\n\n{ "text" : "a"}'
+    document = parse_document(given.encode(), Path("rows.jsonl"), "jsonl")
+    for part in document.texts:
+        part.replace('b"\u2028\n\u00e4')
+    assert document.to_bytes().decode() == given.replace('"a"', '"b\\"  \u00e4"')
+
+
+def test_compressed_documents_keep_their_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "film.srt.gz"
+    content = b"1\r\n0:00:01,0 --> 0:00:02,0\r\nHallo\r\n"
+    path.write_bytes(gzip.compress(content))
+    assert read_document(path).to_bytes() == content
+
+
+def test_a_chapter_is_known_by_its_name_or_its_first_tag() -> None:
+    names = {
+        "a.XHTML": "<p>a</p>",
+        "b.xml": "<?xml version='1.0'?><html><p>b</p></html>",
+        "c.opf": "<package>c</package>",
+    }
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as book:
+        for name, content in names.items():
+            book.writestr(name, content)
+    document = parse_document(archive.getvalue(), Path("book.epub"), "epub")
+    assert [(part.text, part.place) for part in document.texts] == [("a", "a.XHTML, line 1"), ("b", "b.xml, line 1")]
+
+
+def test_a_damaged_book_is_refused() -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as book:
+        book.writestr("a.html", "<p>Ein Satz.</p>" * 99, zipfile.ZIP_DEFLATED)
+    content = bytearray(archive.getvalue())
+    content[40:60] = b"\xff" * 20
+    with pytest.raises(ValueError, match=r"book\.epub cannot be read \(.*\); get it again"):
+        parse_document(bytes(content), Path("book.epub"), "epub")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.txt", b"gut\nschlecht \xff", "byte 0xff in line 2"),
-        ("a.srt", b"1\nHallo\n\n", "cue 1 begins with '1'"),
+        ("a.srt", b"1\nHallo\n\n", "cue 1 begins with '1.*Hallo'"),
         ("a.epub", b"no archive", "a ZIP archive"),
         ("a.jsonl", b'{"text": "a"}\n{"other": 1}\n', "line 2 is"),
         ("a.jsonl", b"[1]\n", "line 1 is"),
+        ("a.jsonl", b'"text"\n', "line 1 is"),
+        ("a.jsonl", b'{"text": 1}\n', "line 1 is"),
+        ("a.jsonl", b'\n{"text": ' + b"[" * 99999, "line 2 is"),
     ],
 )
 def test_what_cannot_be_read_is_named_by_file_and_place(

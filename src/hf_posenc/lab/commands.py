@@ -213,12 +213,12 @@ def print_translation(document: TextDocument, job: TranslationJob, **kwargs: Any
         segments += made
         if document.encode is None:
             for part in parts:
-                sys.stdout.write(part.text)
+                sys.stdout.write(part.escaped)
                 if part is chunk[-1]:
                     break
             sys.stdout.flush()
     if document.encode is None:
-        sys.stdout.writelines(part.text for part in parts)
+        sys.stdout.writelines(part.escaped for part in parts)
     else:
         sys.stdout.buffer.write(document.to_bytes())
     return segments

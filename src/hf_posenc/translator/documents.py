@@ -9,17 +9,27 @@ import io
 import json
 import re
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from pathlib import Path
 
 import regex
 
 from ..hub.errors import require_choice
-from ..utils.text_io import COMPRESSED_FORMATS, detect_compression, read_lines, replace_line_ends
+from ..utils.text_io import (
+    COMPRESSED_FORMATS,
+    DECOMPRESSION_ERRORS,
+    detect_compression,
+    json_line,
+    read_lines,
+    replace_line_ends,
+)
 from .checks import SegmentTranslation, TextTranslation
+from .segments import with_blanks_apart
 
+BYTE_ORDER_MARK = "\ufeff"
 # Of HTML: comments, elements whose text is no language, tags. Values in quotation marks may have any signs. What lacks
 # its end lasts to the end of the file, and nothing is tried twice, so the search takes linear time.
 TAG_REST = r"""(?>[^<>=]|=(?:\s*(?:"[^"]*"|'[^']*'))?)*+>"""
@@ -29,19 +39,41 @@ HTML_KEPT = regex.compile(
     rf"|<[!?/a-z]{TAG_REST})",
     regex.DOTALL | regex.IGNORECASE,
 )
-# Of Markdown: code, targets of links, tags, addresses. The text between them is translated.
-MARKDOWN_KEPT = re.compile(r"(`+[^`]+`+|\]\([^)]*\)|!?\[|\]\[[^\]]*\]|\]|<[^<>]+>|https?://\S+|\*\*|__|\|)")
-MARKDOWN_PREFIX = re.compile(r"\s*(?:(?:#{1,6}|[-*+]|\d+[.)]|>)\s+)*")
-MARKDOWN_KEPT_LINE = re.compile(r"\s*(?:\|?[\s:|-]+\|?|\[[^\]]+\]:.*|[-*_=\s]{3,})$")
-CUE_TIME = re.compile(r"\d+:\d\d:\d\d[,.]\d+ --> \d+:\d\d:\d\d[,.]\d+.*")
+# Of Markdown: code, targets of links, references, tags, addresses. The text between them is translated.
+MARKDOWN_KEPT = regex.compile(
+    r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)|\]\((?:[^()]|\([^()]*\))*+\)|!?\[(?:\^[^\]]*)?|\]\[[^\]]*\]|\]"
+    r"|</?[a-z!][^<>]*>|https?://\S+|\*\*|__|\|",
+    regex.DOTALL | regex.IGNORECASE,
+)
+MARKDOWN_PREFIX = re.compile(r"\s*(?:(?:(?:#{1,6}|[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?|>\s*|\[\^[^\]]+\]:\s*))*")
+MARKDOWN_KEPT_LINE = re.compile(r"""[\s:|-]+|\[(?!\^)[^\]]+\]:\s*\S+(?:\s+["'(].*)?|[-*_=\s]{3,}""")
+FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?=[\w\"'-]+\s*[:=])")
+MARKDOWN_BLOCK = regex.compile(  # its first line, from which nothing is translated up to its end
+    r"(?P<fence>`{3,}(?=[^`]*$)|~{3,})|<(?P<tag>script|style|pre|textarea)\b(?!.*</\2)|<!--(?!.*-->)", regex.IGNORECASE
+)
+PARAGRAPH_END = re.compile(r"(\n\s*\n)")
+CUE_HEAD = regex.compile(r"\s*+(?:[^\n]*\n)?[^\S\n]*+\d+:\d\d:\d\d[,.]\d+ --> \d+:\d\d:\d\d[,.]\d+[^\n]*\n?")
+CUE_TAG = regex.compile(r"</?[a-z][^<>]*>|\{\\[^{}]*\}", regex.IGNORECASE)
+JSON_NAME = re.compile(r'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
+
+
+ChangeText = Callable[[str], str]
 
 
 @dataclass
 class Part:
-    """A part of a document: `text` to translate if `place` says where it stands, such as "line 3", else fixed."""
+    """A part of a document: `text` to translate if `place` says where it stands, such as "line 3", else fixed.
+
+    `escape` makes of the text what the document writes.
+    """
 
     text: str
     place: str | None = None
+    escape: ChangeText = str
+
+    @property
+    def escaped(self) -> str:
+        return self.escape(self.text)
 
     def replace(self, translation: str) -> None:
         """Set another text, on one line if the present one is."""
@@ -56,7 +88,7 @@ class TextDocument:
     """
 
     parts: list[Part]
-    encode: Callable[[list[Part]], bytes] | None = None
+    encode: Callable[[], bytes] | None = None
 
     @property
     def texts(self) -> list[Part]:
@@ -64,7 +96,14 @@ class TextDocument:
         return [part for part in self.parts if part.place is not None]
 
     def to_bytes(self) -> bytes:
-        return "".join(part.text for part in self.parts).encode() if self.encode is None else self.encode(self.parts)
+        return join_parts(self.parts) if self.encode is None else self.encode()
+
+
+def join_parts(parts: Iterable[Part]) -> bytes:
+    return "".join(part.escaped for part in parts).encode()
+
+
+Reader = Callable[[str, Path], Iterable[Part]]
 
 
 def replace_texts(parts: Sequence[Part], translations: Iterable[TextTranslation]) -> list[SegmentTranslation]:
@@ -84,7 +123,9 @@ def read_document(path: Path, form: str | None = None, field: str = "text") -> T
     form = form or form_of(path)
     require_choice("The form of a document", form, FORMS)
     if path.suffix in COMPRESSED_FORMATS:
-        content = "".join(f"{line}\n" for line in read_lines(path)).encode()
+        deque(read_lines(path), maxlen=0)  # a ValueError if it cannot be read
+        with COMPRESSED_FORMATS[path.suffix][1](path) as file:
+            content = file.read()
         path = path.with_suffix("")
     else:
         content = path.read_bytes()
@@ -110,15 +151,22 @@ def parse_document(content: bytes, path: Path, form: str, field: str = "text") -
     if form == "epub":
         return read_epub(content, path)
     detect_compression(content[:16], str(path))
-    text = decode(content, path)
-    if not text.strip():
+    if not content.strip():
         raise ValueError(f"A document must have text, but {path} is empty; name another file.")
-    return read_json_lines(text, path, field) if form == "jsonl" else READERS[form](text, path)
+    reader = partial(read_json_lines, field=field) if form == "jsonl" else READERS[form]
+    return TextDocument(read_text(content, path, reader))
+
+
+def read_text(content: bytes, path: Path, reader: Reader) -> list[Part]:
+    """The parts that the reader finds, after the byte order mark if there is one."""
+    text = decode(content, path)
+    mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+    return [Part(mark), *reader(text.removeprefix(mark), path)]
 
 
 def decode(content: bytes, path: Path) -> str:
     try:
-        return content.decode("utf-8-sig")
+        return content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(
@@ -127,89 +175,141 @@ def decode(content: bytes, path: Path) -> str:
         ) from None
 
 
-def read_plain_lines(text: str, path: Path) -> TextDocument:
+def read_plain_lines(text: str, path: Path) -> Iterator[Part]:
     """Each line is a text. A last line without an end gets one."""
-    return TextDocument(list(line_parts(text)))
-
-
-def line_parts(text: str) -> Iterator[Part]:
     for number, line in enumerate(lines_of(text), 1):
         content = line.rstrip("\r\n")
         yield Part(content, f"line {number}" if content.strip() else None)
         yield Part(line[len(content) :] or "\n")
 
 
-def read_paragraphs(text: str, path: Path) -> TextDocument:
+def read_paragraphs(text: str, path: Path) -> Iterator[Part]:
     """Paragraphs, which blank lines separate. The lines of a paragraph become one."""
-    parts, line = [], 1
-    for number, piece in enumerate(re.split(r"(\n\s*\n)", text)):
-        is_blank = number % 2 == 1 or not has_letters(piece)
-        parts.append(Part(piece) if is_blank else Part(" ".join(piece.split()), f"line {line}"))
-        if not is_blank and piece.endswith("\n"):
-            parts.append(Part("\n"))
+    line = 1
+    for piece in PARAGRAPH_END.split(text):
+        yield from text_parts(piece, line)
         line += piece.count("\n")
-    return TextDocument(parts)
 
 
-def read_markdown(text: str, path: Path) -> TextDocument:
-    """Paragraphs, headings, items and cells; code, tags and addresses stay."""
-    parts: list[Part] = []
-    fence = None
-    for number, line in enumerate(lines_of(text), 1):
-        mark = line.lstrip()[:3]
-        if mark in ("```", "~~~"):
-            fence = None if fence == mark else fence or mark
-            parts.append(Part(line))
-        elif fence or line.startswith(("    ", "\t")) or MARKDOWN_KEPT_LINE.match(line.rstrip()):
-            parts.append(Part(line))
+def text_parts(piece: str, line: int, unescape: ChangeText = str, escape: ChangeText = str) -> Iterator[Part]:
+    """A text on one line, and the blanks around it; a fixed part without letters. `line`: where the piece begins."""
+    segment = with_blanks_apart(piece)
+    text = unescape(segment.text)
+    if not has_letters(text):
+        yield Part(piece)
+        return
+    yield Part(segment.before)
+    line += segment.before.count("\n")
+    yield Part(re.sub(r"\s+", " ", text, flags=re.ASCII), f"line {line}", escape)
+    yield Part(segment.after)
+
+
+def texts_between(
+    kept: "regex.Pattern[str]", text: str, line: int = 1, unescape: ChangeText = str, escape: ChangeText = str
+) -> Iterator[Part]:
+    """The texts between the matches of a pattern, and the matches, which stay."""
+    start = 0
+    for match in (*kept.finditer(text), None):
+        piece = text[start:] if match is None else text[start : match.start()]
+        yield from text_parts(piece, line, unescape, escape)
+        if match is not None:
+            yield Part(match[0])
+            line += piece.count("\n") + match[0].count("\n")
+            start = match.end()
+
+
+def read_markdown(text: str, path: Path) -> Iterator[Part]:
+    """Paragraphs, headings, items and cells; code, comments, tags, addresses and front matter stay."""
+    for line, block, is_text in markdown_blocks(text):
+        if is_text:
+            start = prefix_length(block)
+            yield Part(block[:start])
+            yield from texts_between(MARKDOWN_KEPT, block[start:], line)
         else:
-            parts += markdown_line(line, number)
-    return TextDocument(parts)
+            yield Part(block)
 
 
-def markdown_line(line: str, number: int) -> Iterator[Part]:
+def markdown_blocks(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Paragraphs and other lines in order, the number of their first line, and whether they are text.
+
+    A line without marks continues the paragraph before it, except rows of tables and lines after a hard break.
+    """
+    front_matter = FRONT_MATTER.match(text)
+    end = re.compile(re.escape(front_matter[1])) if front_matter else None  # of the lines that are no text
+    paragraph, start, is_open = "", 1, False
+    item_column = 0  # where the text of the present item begins; what is four columns deeper is code
+    for number, line in enumerate(lines_of(text), 1):
+        marks, content = line[: prefix_length(line)], line[prefix_length(line) :].strip()
+        opening = None if end else MARKDOWN_BLOCK.match(content)
+        is_code = not paragraph and width(line[: -len(line.lstrip())]) >= item_column + 4
+        is_text = bool(content) and not (end or opening or is_code or MARKDOWN_KEPT_LINE.fullmatch(content))
+        continues = is_text and is_open and not marks.strip() and "|" not in line
+        if paragraph and not continues:
+            yield start, paragraph, True
+            paragraph = ""
+        if continues:
+            paragraph += line
+        elif is_text:
+            paragraph, start = line, number
+            is_item = not set("# >").issuperset(marks.strip())
+            item_column = width(marks) if is_item else min(item_column, width(marks))
+        else:
+            yield number, line, False
+        is_open = is_text and not ("#" in marks or "|" in line or line.rstrip("\r\n").endswith(("  ", "\\")))
+        if opening:
+            end = block_end(opening)
+        elif end and number > 1 and end.fullmatch(content):
+            end = None
+    if paragraph:
+        yield start, paragraph, True
+
+
+def block_end(opening: "regex.Match[str]") -> "re.Pattern[str]":
+    """What the last line of a block of code, of an element or of a comment has."""
+    if fence := opening["fence"]:
+        return re.compile(f"{fence[0]}{{{len(fence)},}}")
+    return re.compile(f".*</{opening['tag']}.*" if opening["tag"] else ".*-->.*", re.IGNORECASE)
+
+
+def prefix_length(line: str) -> int:
+    """Characters of a line of Markdown before its text."""
     prefix = MARKDOWN_PREFIX.match(line)
-    start = prefix.end() if prefix else 0
-    yield Part(line[:start])
-    for index, piece in enumerate(MARKDOWN_KEPT.split(line[start:])):
-        yield Part(piece, f"line {number}" if index % 2 == 0 and has_letters(piece) else None)
+    return prefix.end() if prefix else 0
 
 
-def read_subtitles(text: str, path: Path) -> TextDocument:
-    """The cues of SubRip. The lines of a cue become one; numbers and times stay."""
-    parts: list[Part] = []
-    for number, cue in enumerate(re.split(r"(\r?\n(?:\r?\n)+)", text)):
-        lines = lines_of(cue)
-        if number % 2 or not cue.strip():
-            parts.append(Part(cue))
+def width(text: str) -> int:
+    return len(text.expandtabs(4))
+
+
+def read_subtitles(text: str, path: Path) -> Iterator[Part]:
+    """The cues of SubRip. The lines of a cue become one; numbers, times and tags stay."""
+    number = 0
+    for cue in PARAGRAPH_END.split(text):
+        if not cue.strip():
+            yield Part(cue)
             continue
-        at = next((index for index, line in enumerate(lines[:2]) if CUE_TIME.match(line)), None)
-        if at is None:
+        number += 1
+        head = CUE_HEAD.match(cue)
+        if head is None:
             raise ValueError(
-                f"A cue of {path} must have its times in its first or second line, but cue {number // 2 + 1} begins "
-                f"with {lines[0].strip()[:60]!r}; correct it."
+                f"A cue of {path} must have its times in its first or second line, but cue {number} begins with "
+                f"{cue.strip()[:60]!r}; correct it."
             )
-        parts.append(Part("".join(lines[: at + 1])))
-        content = " ".join("".join(lines[at + 1 :]).split())
-        parts.append(Part(content, f"cue {number // 2 + 1}" if has_letters(content) else None))
-        parts.append(Part("\n" if cue.endswith("\n") else ""))
-    return TextDocument(parts)
+        yield Part(head[0])
+        for part in texts_between(CUE_TAG, cue[head.end() :]):
+            part.place = part.place and f"cue {number}"
+            yield part
 
 
-def read_html(text: str, path: Path) -> TextDocument:
+def read_html(text: str, path: Path) -> Iterator[Part]:
     """The texts between tags."""
-    parts, line = [], 1
-    pieces = HTML_KEPT.split(text)  # text, markup and the name of a kept element in turn, with a text at the end
-    for piece, markup in zip_longest(pieces[::3], pieces[1::3], fillvalue=""):
-        content = html.unescape(piece)
-        parts.append(Part(content, f"line {line}") if has_letters(content) else Part(piece))
-        parts.append(Part(markup))
-        line += piece.count("\n") + markup.count("\n")
-    return TextDocument(parts, lambda parts: "".join(map(html_text, parts)).encode())
+    # A page in ASCII may declare any character set, or none.
+    escape = escape_to_ascii if text.isascii() else partial(html.escape, quote=False)
+    return texts_between(HTML_KEPT, text, unescape=html.unescape, escape=escape)
 
 
-def html_text(part: Part) -> str:
-    return part.text if part.place is None else html.escape(part.text, quote=False)
+def escape_to_ascii(text: str) -> str:
+    return html.escape(text, quote=False).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def read_epub(content: bytes, path: Path) -> TextDocument:
@@ -217,12 +317,10 @@ def read_epub(content: bytes, path: Path) -> TextDocument:
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
         files = {info: archive.read(info) for info in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, *DECOMPRESSION_ERRORS) as error:
         raise ValueError(f"A book must be a ZIP archive, but {path} cannot be read ({error}); get it again.") from None
     chapters = {
-        info: read_html(decode(data, path / info.filename), path).parts
-        for info, data in files.items()
-        if info.filename.lower().endswith((".xhtml", ".html", ".htm", ".ncx"))
+        info: read_text(data, path / info.filename, read_html) for info, data in files.items() if is_chapter(info, data)
     }
     if not chapters:
         raise ValueError(f"A book must have chapters in HTML, but {path} has none; name an EPUB file.")
@@ -230,42 +328,55 @@ def read_epub(content: bytes, path: Path) -> TextDocument:
         for part in parts:
             part.place = part.place and f"{info.filename}, {part.place}"
 
-    def encode(_: list[Part]) -> bytes:
+    def encode() -> bytes:
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w") as book:
             for info, data in files.items():
-                text = "".join(map(html_text, chapters[info])).encode() if info in chapters else data
+                text = join_parts(chapters[info]) if info in chapters else data
                 book.writestr(info, text, compress_type=info.compress_type)  # `mimetype` is first and uncompressed
         return written.getvalue()
 
     return TextDocument([part for parts in chapters.values() for part in parts], encode)
 
 
-def read_json_lines(text: str, path: Path, field: str) -> TextDocument:
+def is_chapter(info: zipfile.ZipInfo, content: bytes) -> bool:
+    """Whether a file of a book has text, by its suffix or its first tag."""
+    return info.filename.lower().endswith((".xhtml", ".html", ".htm", ".ncx")) or b"<html" in content[:1000]
+
+
+def read_json_lines(text: str, path: Path, field: str) -> Iterator[Part]:
     """The field of each line's object."""
-    rows, parts = [], []
     for number, line in enumerate(lines_of(text), 1):
         if not line.strip():
+            yield Part(line)
             continue
         try:
-            row = json.loads(line)
-            parts.append(Part(row[field], f"line {number}"))
-            rows.append(row)
-            if not isinstance(row[field], str):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, IndexError):
+            value, start, end = find_value(line, field)
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"A line of {path} must be a JSON object with a text in the field {field!r}, but line {number} is "
                 f"{line[:60]!r}; correct it, or name another field."
             ) from None
+        yield Part(line[:start])
+        yield Part(value, f"line {number}", lambda value: json_line(value).removesuffix("\n"))
+        yield Part(line[end:])
 
-    def encode(parts: list[Part]) -> bytes:
-        lines = [
-            json.dumps(row | {field: part.text}, ensure_ascii=False) for row, part in zip(rows, parts, strict=True)
-        ]
-        return "".join(f"{line}\n" for line in lines).encode()
 
-    return TextDocument(parts, encode)
+def find_value(line: str, field: str) -> tuple[str, int, int]:
+    """The text in a field of an object of JSON, of several the last one as in other readers, and where it stands.
+
+    A ValueError for what is no JSON, a TypeError if it is no object or the value no text, a KeyError without the field.
+    """
+    row = json.loads(line)
+    if not isinstance(row, dict) or not isinstance(row[field], str):
+        raise TypeError
+    decoder = json.JSONDecoder()
+    start = end = position = 0
+    while name := JSON_NAME.match(line, position):
+        _, position = decoder.raw_decode(line, name.end())
+        if json.loads(name[1]) == field:
+            start, end = name.end(), position
+    return row[field], start, end
 
 
 def lines_of(text: str) -> list[str]:
@@ -277,7 +388,7 @@ def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
-READERS: dict[str, Callable[[str, Path], TextDocument]] = {
+READERS: dict[str, Reader] = {
     "lines": read_plain_lines,
     "text": read_paragraphs,
     "markdown": read_markdown,
