@@ -25,6 +25,7 @@ HUMAN = [  # source, translation, script of the target
     ("The prices rose by 35 per cent last year.", "ارتفعت الأسعار بنسبة ٣٥ في المائة العام الماضي.", "Arab"),
     ("哈哈哈哈哈哈真好笑", "Hahahahahaha, how funny!", "Latn"),
     ("***", "", "Latn"),
+    (f"Die Zahl {'7' * 5000} und 007.", f"The number {'7' * 5000} and seven.", "Latn"),
 ]
 FAULTS = {
     "length": [(SOURCE, "350, https://example.org/a."), (SOURCE, f"{GOOD} {MUCH_MORE}")],

@@ -70,6 +70,13 @@ def test_threads_share_a_translator() -> None:
     assert together(translator.model, lambda text: translator(text).text, texts * 2) == alone * 2
 
 
+@pytest.mark.parametrize("name", ["marian", "m2m_100"])
+def test_a_segment_without_words_stays_as_it_is(name: str) -> None:
+    translator = load(name, max_new_tokens=8, repair=True)
+    for text in ("\U0001f600", "* * *", " \u2014 \u2026 \u200b", ""):
+        assert translator(text).text == text
+
+
 DOCUMENT = "# Titel\n\nDie Katze sitzt auf dem Dach. Was ist das?\n\n```\nx = 1\n```\n\n- Haus\n"
 
 
@@ -106,6 +113,27 @@ def test_a_document_keeps_its_form_and_a_killed_command_resumes(
     assert (tmp_path / "resumed.md").read_bytes() == whole.read_bytes()
     assert sum(len(texts) for texts, *_ in calls[num_before:]) == 12 - len(finished)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.md", "resumed.md", "whole.md"]
+
+
+def test_a_document_appears_after_its_report(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="Error: "):
+        command(tmp_path, tmp_path / "out.md", "--report", str(tmp_path / "file" / "report.json"))
+    assert not (tmp_path / "out.md").exists() and (tmp_path / ".out.md.unfinished").read_bytes()
+    command(tmp_path, tmp_path / "out.md", "--report", str(tmp_path / "report.json"))
+    assert json.loads((tmp_path / "report.json").read_bytes())["segments"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out.md", "page.md", "report.json"]
+
+
+def test_no_file_of_a_command_is_written_over(tmp_path: Path) -> None:
+    same = tmp_path / ".." / tmp_path.name / "out.html"
+    with pytest.raises(
+        SystemExit, match=r"A report must be a file of its own, but .*out\.html is read or written too;"
+    ):
+        command(tmp_path, tmp_path / "out.html", "--report", str(same))
+    with pytest.raises(SystemExit, match=r"must be written as plain text, but .*out\.md\.gz ends with \.gz; compress"):
+        command(tmp_path, tmp_path / "out.md.gz")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
 
 
 def test_a_document_of_standard_input_is_printed_in_its_form(

@@ -168,20 +168,24 @@ def translate(options: argparse.Namespace) -> None:
         return
     job = translation_job(options)
     if options.report:
-        validate_report_path(options.report)
+        validate_report_path(options.report, options.input, options.output)
     if options.input:
         document = read_document(options.input, options.form, options.field)
     else:
         content, name = sys.stdin.buffer.read(), Path("standard input")
         document = parse_document(content, name, options.form or "lines", options.field)
     kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
+
+    def report(segments: list[SegmentTranslation]) -> None:
+        doubt_uncovered(segments)
+        if options.report:
+            write_translation_report(options.report, segments, f"Translation of {options.input or 'standard input'}")
+
     if options.output:
-        segments = translate_to_file(document, options.output, job, **kwargs)
+        segments = translate_to_file(document, options.output, job, report, **kwargs)
     else:
         segments = print_translation(document, job, **kwargs)
-    doubt_uncovered(segments)
-    if options.report:
-        write_translation_report(options.report, segments, f"Translation of {options.input or 'standard input'}")
+        report(segments)
     num_doubtful = sum(bool(segment.doubts) for segment in segments)
     if options.fail_on_doubtful and num_doubtful:
         print(f"{num_doubtful} of {len(segments)} segments are doubtful.", file=sys.stderr)

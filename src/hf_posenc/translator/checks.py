@@ -35,6 +35,7 @@ MIN_LOOP_REPEATS, MIN_LOOP_WORDS = 3, 6
 MAX_COMPRESSION = 2.5  # times the source's
 MIN_COPIED_WORDS = 3  # without a capital, which names have
 MIN_SCRIPT_SHARE = 0.5
+SMALL_NUMBERS = frozenset(["", *map(str, range(1, 25))])  # without leading zeros
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,11 @@ def lost_numbers(pair: Checked) -> str | None:
     """Digits of the source that the translation lacks. Numbers up to 24 may have become words, or another time."""
     digits = [Counter(map(plain_digits, NUMBER.findall(text))) for text in (pair.source, pair.translation)]
     all_digits = plain_digits(pair.translation)
-    lost = [number for number in digits[0] - digits[1] if int(number) > 24 and number not in all_digits]
+    lost = [
+        number
+        for number in digits[0] - digits[1]
+        if number.lstrip("0") not in SMALL_NUMBERS and number not in all_digits
+    ]
     return f"lacks the numbers {', '.join(lost)}" if lost else None
 
 

@@ -26,10 +26,12 @@ ul { margin: 0 0 1rem; padding-inline-start: 1.2rem; }
 """
 
 
-def validate_report_path(path: Path) -> None:
-    """A ValueError for a suffix that no report has; call it before the translation."""
+def validate_report_path(path: Path, *other_files: Path | None) -> None:
+    """A ValueError for a suffix that no report has, and for another file's path; call it before the translation."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"A report must end with {' or '.join(SUFFIXES)}, but it is {path}; choose one of them.")
+    if path.resolve() in [other.resolve() for other in other_files if other]:
+        raise ValueError(f"A report must be a file of its own, but {path} is read or written too; choose another name.")
 
 
 def write_report(path: Path, segments: Iterable[SegmentTranslation], title: str = "Translation") -> None:

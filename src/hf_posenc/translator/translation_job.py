@@ -1,13 +1,13 @@
 """Translation of a whole document by a saved or exported model: in chunks, by processes, resumable after a kill."""
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cache
-from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from ..inference.streaming import StreamingTranslator
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
 from ..utils.command_line import register_encodings
 from ..utils.manifest import explain_read_errors
-from ..utils.text_io import json_line
+from ..utils.text_io import COMPRESSED_FORMATS, json_line
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
 from .causal import translator_class
 from .checks import SegmentTranslation, TextTranslation
@@ -221,27 +221,41 @@ def validate_document(document: TextDocument, job: TranslationJob, processes: in
 
 
 def translate_to_file(
-    document: TextDocument, target: Path, job: TranslationJob, *, processes: int = 1, progress: bool = False
+    document: TextDocument,
+    target: Path,
+    job: TranslationJob,
+    report: Callable[[list[SegmentTranslation]], None] = lambda segments: None,
+    *,
+    processes: int = 1,
+    progress: bool = False,
 ) -> list[SegmentTranslation]:
     """Write the translated document to a new file, which appears when it is complete, and return the segments.
 
-    The same call resumes a killed one. Raises a ValueError if the file exists, if another process writes it, if the
-    unfinished file is from another job or other texts, or, before any compute, if a text cannot be translated.
+    `report` takes the segments before the file appears. The same call resumes a killed one. Raises a ValueError if the
+    file exists, if another process writes it, if the unfinished file is from another job or other texts, or, before any
+    compute, if a text cannot be translated.
     """
     require_new(target)
+    require(
+        target.suffix not in COMPRESSED_FORMATS,
+        f"A translation must be written as plain text, but {target} ends with {target.suffix}; compress it afterwards.",
+    )
     validate_document(document, job, processes)
     with exclusive_lock(lock := target.with_name(f".{target.name}.lock")):
         require_new(target)  # another process may have finished it before the lock
         segments = write_translations(document, target, job, processes, progress)
-        delete(lock)
+        report(segments)
+        atomic_write(target, document.to_bytes())
+        for leftover in (*unfinished_files(target), lock):
+            delete(leftover)
     return segments
 
 
 def write_translations(
     document: TextDocument, target: Path, job: TranslationJob, processes: int, progress: bool
 ) -> list[SegmentTranslation]:
-    """Append translations to the unfinished file, after those of a killed call; then write the document."""
-    unfinished, job_file = (target.with_name(f".{target.name}.{suffix}") for suffix in ("unfinished", "task.json"))
+    """Translate the texts, and append them to the unfinished file, after those of a killed call."""
+    unfinished, job_file = unfinished_files(target)
     validate_unfinished(document, job, unfinished, job_file)
     chunks = split_into_chunks(document, job)
     finished = read_finished(unfinished, chunks)
@@ -254,10 +268,12 @@ def write_translations(
             file.write("".join(json_line(asdict(translation)) for translation in translations))
             file.flush()
             segments += replace_texts(chunk, translations)
-    atomic_write(target, document.to_bytes())
-    delete(unfinished)
-    delete(job_file)
     return segments
+
+
+def unfinished_files(target: Path) -> tuple[Path, Path]:
+    """The translations before the file is complete, and the job that they are from."""
+    return target.with_name(f".{target.name}.unfinished"), target.with_name(f".{target.name}.task.json")
 
 
 def validate_unfinished(document: TextDocument, job: TranslationJob, unfinished: Path, job_file: Path) -> None:
@@ -294,9 +310,11 @@ def read_finished(unfinished: Path, chunks: Sequence[Sequence[Part]]) -> list[li
     for chunk in chunks:
         if num_lines + len(chunk) > len(lines):
             break
-        finished.append([TextTranslation.from_record(json.loads(line)) for line in lines[num_lines:][: len(chunk)]])
+        with explain_read_errors(unfinished, "give the same command again"):
+            finished.append([TextTranslation.from_record(json.loads(line)) for line in lines[num_lines:][: len(chunk)]])
         num_lines += len(chunk)
-    unfinished.write_bytes(b"".join(line + b"\n" for line in lines[:num_lines]))
+    if lines:
+        os.truncate(unfinished, sum(len(line) + 1 for line in lines[:num_lines]))
     return finished
 
 
@@ -337,7 +355,7 @@ def run_job(
         for texts, places in arguments:
             yield translate(texts, places)
         return
-    threads = max(1, (cpu_count() or 1) // processes)
+    threads = max(1, (os.cpu_count() or 1) // processes)
     with worker_pool(processes, OUT_OF_MEMORY_REMEDY) as pool:
         waiting: deque[Future[list[TextTranslation]]] = deque()
         for texts, places in arguments:

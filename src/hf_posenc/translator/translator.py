@@ -26,10 +26,10 @@ from ..generation.translate import (
     translate_sources,
     validate_tokenizer,
 )
-from ..hub.errors import data_options, is_blank, require, validate_source_lengths, validate_texts
+from ..hub.errors import data_options, require, validate_source_lengths, validate_texts
 from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Translator
 from ..inference.loading import load_model
-from .checks import Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
+from .checks import WORD, Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
 from .coverage import doubt_uncovered
 from .languages import TranslationDirection, choose_direction, language_tokens, script_of
 from .repair import repair
@@ -207,11 +207,12 @@ class Translator:
     def generate(
         self, sources: Sequence[str], options: Mapping[str, Any], progress: bool = False
     ) -> list[tuple[str, bool]]:
-        """Translations in order, and whether each reached its limit; a blank source has an empty one.
+        """Translations in order, and whether each reached its limit; a source without words is its own.
 
         A ValueError, before any compute, for a source of more tokens than the model has positions for.
         """
-        ids = [[] if is_blank(source) else self.encode(source) for source in sources]
+        has_words = [WORD.search(source) is not None for source in sources]
+        ids = [self.encode(source) if is_text else [] for source, is_text in zip(sources, has_words, strict=True)]
         ids = [[] if len(source) <= self.num_added_tokens else source for source in ids]  # normalized to nothing
         remedy = MORE_POSITIONS_REMEDY if self.is_exported else "give max_segment_tokens"
         validate_source_lengths(ids, self.max_source_length, lambda number: repr(sources[number][:40]), remedy)
@@ -223,7 +224,11 @@ class Translator:
             progress=progress,
             max_target_lengths=limits,
         )
-        return [(text.strip(), truncated) for text, truncated in zip(output.texts, output.truncated, strict=True)]
+        texts = [
+            text.strip() if is_text else source
+            for source, text, is_text in zip(sources, output.texts, has_words, strict=True)
+        ]
+        return list(zip(texts, output.truncated, strict=True))
 
     @torch.no_grad()
     def generate_batch(self, sources: list[list[int]], options: Mapping[str, Any]) -> list[tuple[str, bool]]:

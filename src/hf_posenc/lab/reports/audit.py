@@ -205,7 +205,7 @@ def audit_files(
     Returns the table and the first findings.
     """
     if report:
-        validate_report_path(report)
+        validate_report_path(report, sources, translations, references)
     form = form or form_of(sources)
     reference_texts: list[list[str]] | None = None
     if form == "lines":
