@@ -54,6 +54,7 @@ TEXTS = [  # form, document, and its texts
     ("html", "<script src='x'/>Ja<prefix>doch</prefix><!-- <p>nein --><![CDATA[ nein ]]>&nbsp;7", ["Ja", "doch"]),
     ("html", "Ja<pre>offen <", ["Ja"]),
     ("html", "offen <b", ["offen <b"]),
+    ("html", "<!doctype html [\n<!ENTITY nein 'nein'>\n] ><p>Ja", ["Ja"]),
     ("markdown", "Ein Satz,\nder geht. \nNoch `einer`\nhier  \nNeu\n", ["Ein Satz, der geht. Noch", "hier", "Neu"]),
     ("markdown", "- a\n    - b\n        - c\n\n          d\n\n    e\n\nf\n\n    nein\n", list("abcdef")),
     ("markdown", "````\nnein\n```\nnein\n````\n> ~~~py\n> nein\n> ~~~\nJa\n", ["Ja"]),

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import TEXTS_VOCABULARY, tiny_model
 from support.threads import together
 
+from hf_posenc import PosEncTokenizer
 from hf_posenc.lab import cli
 from hf_posenc.translator import translation_job
 from hf_posenc.translator.translator import Translator
@@ -55,6 +57,17 @@ def test_a_segment_length_beyond_the_model_is_refused(name: str) -> None:
         ValueError, match=r"max_segment_tokens must be from 1 to 6[23], the model's limit, but it is 64"
     ):
         load(name, max_segment_tokens=64)
+
+
+def test_a_model_of_this_package_has_the_limit_of_its_encoding(tokenizer: PosEncTokenizer) -> None:
+    """Its `max_position_embeddings`, from which `rope_parameters` scale, bounds nothing."""
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("relative", max_position_embeddings=8, **sizes)
+    text = "Ein Hund im Schnee. " * 4
+    (expected,) = model.translate([text], tokenizer, num_beams=1, max_new_tokens=9)
+    assert Translator(model, tokenizer, num_beams=1, max_new_tokens=9)(text).text.strip() == expected.strip()
+    learned = tiny_model("learned", learned_max_positions=20, **sizes)
+    assert Translator(learned, tokenizer).max_source_length == learned.config.max_source_length
 
 
 def test_sampling_is_refused() -> None:

@@ -30,11 +30,12 @@ from .checks import SegmentTranslation, TextTranslation
 from .segments import with_blanks_apart
 
 BYTE_ORDER_MARK = "\ufeff"
-# Of HTML: comments, elements whose text is no language, tags. Values in quotation marks may have any signs. What lacks
-# its end lasts to the end of the file, and nothing is tried twice, so the search takes linear time.
+# Of HTML: comments, declarations, elements whose text is no language, tags. Values in quotation marks may have any
+# signs. What lacks its end lasts to the end of the file, and nothing is tried twice, so the search takes linear time.
 TAG_REST = r"""(?>[^<>=]|=(?:\s*(?:"[^"]*"|'[^']*'))?)*+>"""
 HTML_KEPT = regex.compile(
     rf"(<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)"
+    rf"|<!DOCTYPE[^<>\[]*\[.*?(?:\]\s*>|\Z)"
     rf"|<(script|style|code|pre|kbd|samp|math|svg|textarea)(?=[\s/>]){TAG_REST}(?<!/>).*?(?:</\2\s*>|\Z)"
     rf"|<[!?/a-z]{TAG_REST})",
     regex.DOTALL | regex.IGNORECASE,

@@ -36,8 +36,6 @@ from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
 
 MAX_SEGMENT_TOKENS = 128  # by default; few models were trained on many longer sentences
-# Positions that a model has a table for, by the names of its config.
-POSITION_LIMITS = ("max_position_embeddings", "max_source_length")
 
 
 class Translator:
@@ -119,10 +117,12 @@ class Translator:
         if self.is_exported:
             limit: int | None = self.model.metadata["longest_source"]
             return limit
+        if self.is_own:
+            limit = self.config.max_source_length
+            return limit
         # T5 and M2M-100 compute positions of any length, but were trained to the tokenizer's limit.
-        limits = [getattr(self.config, name, None) for name in POSITION_LIMITS]
-        limits += [] if self.is_own else [self.tokenizer.model_max_length]
-        return min((limit for limit in limits if limit), default=None)
+        limits = (getattr(self.config, "max_position_embeddings", None), self.tokenizer.model_max_length)
+        return min(limit for limit in limits if limit)
 
     def choose_segment_length(self, given: int | None) -> int | None:
         """The maximum number of tokens of a segment, which the model's positions and the tokenizer must allow."""
