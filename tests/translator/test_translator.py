@@ -168,6 +168,7 @@ def test_a_document_of_standard_input_is_printed_in_its_form(
 )
 def test_what_cannot_be_translated_is_one_line(arguments: list[str], message: str, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Haus\n")))
+    monkeypatch.setattr(translation_job, "load_model", lambda _: pytest.fail("it is found before weights are loaded"))
     with pytest.raises(SystemExit, match=message) as ended:
         cli.main(["translate", str(FIXTURES / "nllb"), "--source-language", "de", *arguments])
     assert "\n" not in str(ended.value)

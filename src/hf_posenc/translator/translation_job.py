@@ -45,6 +45,7 @@ from ..utils.worker_processes import explain_out_of_memory, worker_pool
 from .causal import translator_class
 from .checks import SegmentTranslation, TextTranslation
 from .documents import Part, TextDocument, replace_texts
+from .languages import choose_direction
 from .translator import Translator
 
 TEXTS_PER_CHUNK, CHARACTERS_PER_CHUNK = 512, 50_000
@@ -123,15 +124,18 @@ class TranslationJob:
     def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
         """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded.
 
-        The maximum is None if longer texts are divided.
+        The maximum is None if longer texts are divided. A ValueError for a language that the model lacks.
         """
         if is_ctranslate2(self.model):
             tokenizer = auto_from_pretrained(AutoTokenizer, self.model / TOKENIZER_FOLDER)
             limit, remedy = read_metadata(self.model)["longest_source"], MORE_POSITIONS_REMEDY
         else:
             checkpoint = checkpoint_name(self.model)
-            limit = getattr(auto_from_pretrained(AutoConfig, checkpoint), "max_source_length", None)
+            config = auto_from_pretrained(AutoConfig, checkpoint)
+            limit = getattr(config, "max_source_length", None)
             tokenizer, remedy = auto_from_pretrained(AutoTokenizer, checkpoint), UNBOUNDED_ENCODING_REMEDY
+            if config.is_encoder_decoder:
+                choose_direction(config.model_type, tokenizer, self.source_language, self.target_language)
         return (
             tokenizer,
             limit if self.max_segment_tokens is None else None,
