@@ -4,7 +4,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,3 +146,35 @@ def test_planted_faults_are_doubted(load_benchmark: Callable[[str], ModuleType],
     for name in ("a loop at the end", "the source", "another script"):
         assert int(rows[name]["doubted"].rstrip("%")) > 80
     assert table.startswith("| fault in a tenth of the segments |")
+
+
+@pytest.mark.full
+def test_a_translation_has_the_length_that_a_control_demands(
+    load_benchmark: Callable[[str], ModuleType], saved: Saved, texts: list[str], marians: list[str]
+) -> None:
+    benchmark = load_benchmark("length_controls")
+    benchmark.main([*marians, *texts, "--lines", "2", "--num-beams", "2", "--save", "tiny"])
+    report, table = saved()
+    assert len(report["models"]) == 2 and len(table.splitlines()) == 2 + 6 + 2
+    for record in report["models"]:
+        # random models write a token for each word, and these references have as many tokens as the sources
+        assert record["at least 0.9 of the expected length"]["length"] >= 0.9 - 1 / 3
+        assert record["0.9 to 1.1 of the expected length"]["length"] <= 1.1
+
+
+def test_no_translation_ends_before_the_attention_reached_the_end_of_the_source(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    """The end token of the source, which draws attention at any step, does not count."""
+    mask = torch.tensor([[1] * 11, [1] * 6 + [0] * 5])
+    processor = load_benchmark("length_controls").EndAfterSource(mask, [1])
+
+    def may_end(*attended: int) -> list[bool]:
+        weights = torch.nn.functional.one_hot(torch.tensor(attended), 11)[:, None, None].float()
+        processor.read(torch.nn.Identity(), None, SimpleNamespace(cross_attentions=[weights, weights]))
+        return processor(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 4))[:, 1].isfinite().tolist()
+
+    assert may_end(10, 5) == [False, False]
+    assert may_end(8, 4) == [False, True]
+    assert may_end(9, 0) == [True, True]
+    assert may_end(0, 0) == [True, True]
