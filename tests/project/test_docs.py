@@ -104,6 +104,12 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in found] == []
 
 
+def test_the_list_of_all_pages_has_each_page_of_a_folder_that_readers_visit() -> None:
+    listed = {(ROOT / "docs" / link.partition("#")[0]).resolve() for link in links(ROOT / "docs" / "all_pages.md")}
+    pages = {page for name in ("start", "howto", "explain", "results") for page in (ROOT / "docs" / name).glob("*.md")}
+    assert {str(page.relative_to(ROOT)) for page in pages - listed} == set()
+
+
 def test_every_file_named_in_code_exists() -> None:
     """Those whose name begins with a folder of this repository; a star stands for several."""
     pages: dict[str, list[str]] = {}
