@@ -57,6 +57,7 @@ FRAGMENTS = {
     "common",
     "deen",
     "small",
+    "short_recipe",
     "small_recipe",
     "systems",
     "to-50",
