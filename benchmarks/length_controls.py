@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
-from translate_documents import SCORES, SHARES, Paragraph, paragraphs_of, read_pairs, score, text_of, with_range
+from translate_documents import Paragraph, argument_parser, read_paragraphs, score, score_cells, text_of, with_range
 
 from hf_posenc.generation.limits import PerSentenceLength, forbid_tokens
 from hf_posenc.translator.translator import Translator
-from hf_posenc.utils.text_io import read_lines
 
 SHORTEST, LONGEST, LAST_PART = 0.9, 1.1, 0.9
 Record = dict[str, dict[str, float]]
@@ -125,30 +124,19 @@ def render(records: Sequence[Record], num_inputs: int, num_lines: int) -> str:
     lines = ["| decoding | length ratio | dropped | repeated | loops | BLEU | chrF |", "| --- |" + " ---: |" * 6]
     for name in records[0]:
         rows = [record[name] for record in records]
-        cells = [with_range([row["length"] for row in rows], ".2f")]
-        cells += [with_range([100 * row[column] for row in rows], unit=" %") for column in SHARES]
-        cells += [with_range([row[column] for row in rows]) for column in SCORES]
+        cells = [with_range([row["length"] for row in rows], ".2f"), *score_cells(rows)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     note = f"{num_inputs} inputs of {num_lines} sentences. Mean (range) over models: {len(records)}."
     return "\n".join([*lines, "", note])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL")
-    parser.add_argument("--texts", type=Path, nargs=2, default=[], metavar=("SOURCE", "TARGET"))
-    parser.add_argument("--ids", type=Path, help="the document of each line")
-    parser.add_argument("--lines", type=int, default=5, help="sentences of an input (default 5)")
-    parser.add_argument("--max-inputs", type=int, help="the first so many (default all)")
+    parser = argument_parser(__doc__, 5)
     parser.add_argument("--num-beams", type=int, default=5, help="of the rows with a beam (default 5)")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="CODE")
-    parser.add_argument("--save", metavar="NAME")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    pairs = read_pairs(options.texts)
-    ids = list(read_lines(options.ids)) if options.ids else [""] * len(pairs)
-    paragraphs = paragraphs_of(pairs, ids, options.lines)[: options.max_inputs]
+    paragraphs = read_paragraphs(options)
     records = [measure(folder, paragraphs, options) for folder in options.models]
     table = render(records, len(paragraphs), options.lines)
     if options.save:

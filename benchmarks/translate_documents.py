@@ -223,6 +223,12 @@ def with_range(values: Sequence[float], form: str = ".1f", unit: str = "") -> st
     return shown if len(values) == 1 else f"{shown} ({min(values):{form}}-{max(values):{form}})"
 
 
+def score_cells(rows: Sequence[Row]) -> list[str]:
+    """The cells of SHARES and SCORES, for several models."""
+    cells = [with_range([100 * row[column] for row in rows], unit=" %") for column in SHARES]
+    return cells + [with_range([row[column] for row in rows]) for column in SCORES]
+
+
 def render(records: Sequence[Record], num_lines: int, training_length: int) -> str:
     """The table of all models: mean and range over them, by stratum and system."""
     lines = ["| paragraphs | system | models | dropped | repeated | loops | BLEU | chrF | s |"]
@@ -233,8 +239,7 @@ def render(records: Sequence[Record], num_lines: int, training_length: int) -> s
             measured = [record for record in records if stratum in record["rows"].get(name, {})]
             rows = [record["rows"][name][stratum] for record in measured]
             if rows:
-                cells = [with_range([100 * row[column] for row in rows], unit=" %") for column in SHARES]
-                cells += [with_range([row[column] for row in rows]) for column in SCORES]
+                cells = score_cells(rows)
                 seconds = [record["seconds"][name] for record in measured]
                 cells.append(with_range(seconds, ".0f") if stratum == "all" else "")
                 lines.append(f"| {stratum} | {name} | {len(rows)} | {' | '.join(cells)} |")
@@ -271,24 +276,35 @@ def saved_records(name: str | None, settings: Mapping[str, object]) -> dict[str,
     return records
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def argument_parser(description: str | None, num_lines: int) -> argparse.ArgumentParser:
+    """The arguments of a benchmark of models on paragraphs of `num_lines` sentences, unless `--lines` is given."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL")
     parser.add_argument("--texts", type=Path, nargs=2, default=[], metavar=("SOURCE", "TARGET"))
     parser.add_argument("--ids", type=Path, help="the document of each line")
-    parser.add_argument("--lines", type=int, default=8, help="sentences of a paragraph (default 8)")
+    parser.add_argument("--lines", type=int, default=num_lines, help="sentences of a paragraph (default %(default)s)")
     parser.add_argument("--max-paragraphs", type=int, help="the first so many (default all)")
+    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="CODE")
+    parser.add_argument("--save", metavar="NAME")
+    return parser
+
+
+def read_paragraphs(options: argparse.Namespace) -> list[Paragraph]:
+    """The paragraphs that the arguments name."""
+    pairs = read_pairs(options.texts)
+    ids = list(read_lines(options.ids)) if options.ids else [""] * len(pairs)
+    return paragraphs_of(pairs, ids, options.lines)[: options.max_paragraphs]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__, 8)
     parser.add_argument("--training-length", type=int, default=128, help="longest training source, in tokens (128)")
     parser.add_argument("--lengthened", type=Path, nargs="+", default=[], metavar="MODEL")
     parser.add_argument("--num-beams", type=int, default=1, help="of the first translation (default 1)")
-    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="CODE")
     parser.add_argument("--rounds", type=int, default=3, help="of the cost (default 3)")
-    parser.add_argument("--save", metavar="NAME")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    pairs = read_pairs(options.texts)
-    ids = list(read_lines(options.ids)) if options.ids else [""] * len(pairs)
-    paragraphs = paragraphs_of(pairs, ids, options.lines)[: options.max_paragraphs]
+    paragraphs = read_paragraphs(options)
     chosen = ("lines", "training_length", "num_beams", "languages")
     settings = {name: getattr(options, name) for name in chosen} | {"paragraphs": short_hash(json.dumps(paragraphs))}
     records = saved_records(options.save, settings)
