@@ -124,6 +124,12 @@ def test_json_lines_keep_all_but_the_text() -> None:
     assert document.to_bytes().decode() == given.replace('"a"', '"b\\"  \u00e4"')
 
 
+def test_of_a_repeated_field_the_last_text_is_translated_as_other_readers_take_it() -> None:
+    document = parse_document(b'{"text": "first", "text": "last"}\n', Path("rows.jsonl"), "jsonl")
+    translate_to_capitals(document)
+    assert document.to_bytes() == b'{"text": "first", "text": "LAST"}\n'
+
+
 def test_compressed_documents_keep_their_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "film.srt.gz"
     content = b"1\r\n0:00:01,0 --> 0:00:02,0\r\nHallo\r\n"
