@@ -120,8 +120,8 @@ def where_encodings_act_figure() -> Figure:
 
 
 def decision_tree_figure() -> Figure:
-    """Which encoding to take, and whether to segment, lengthen or stream: questions from top to bottom."""
-    figure, axes = blank(13, 7.2, 4.6)
+    """Which encoding to take, and whether to segment or stream: questions from top to bottom."""
+    figure, axes = blank(13, 5.75, 3.7)
     steps = {
         "Are all inputs within\nthe training length?": (
             "relative, or rotary\nwhere speed matters",
@@ -135,12 +135,8 @@ def decision_tree_figure() -> Figure:
             "stream: the aligned model,\nas the text arrives",
             BLUE,
         ),
-        "Can you train at the length\nof the longest input?": (
-            "lengthen: concatenate training\nsentences; relative or aligned",
-            LIMIT_COLOUR,
-        ),
     }
-    top, height = 6.6, 1.45
+    top, height = 5.15, 1.45
     for number, (question, (answer, colour)) in enumerate(steps.items()):
         y = top - number * height
         box(axes, 3.2, y, 5.6, question)
