@@ -230,8 +230,6 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
         contexts = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
         bias = asked.positions.score_bias(q_1H1K, torch.zeros(1, 2, 13, width).double(), contexts)
         np.testing.assert_allclose(q_1H1K[0, :, 0].numpy() @ keys_KS / width**0.5, bias[0, :, 0], atol=1e-12)
-        lengths = lines(figure, layer)
-        np.testing.assert_allclose(lengths["keys"], np.linalg.norm(keys_KS, axis=0), atol=1e-12)
         if columns == 2:
             values_KS = image(figure, columns * layer + 1)
             out = asked.positions.value_bias(p_1H1S, contexts)
@@ -402,9 +400,9 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
         positions = getattr(translator("relative").model, side).positions
         rows = np.clip(np.arange(-6, 7 if side == "encoder" else 1), -3, 3) + 3
         for layer in range(layers):
-            for column, table in enumerate((positions[0].keys, positions[0].values)):
-                expected = table[layer].detach().numpy()[rows].T
-                np.testing.assert_allclose(image(figure, 2 * layer + column), expected, atol=1e-6)
+            for name, table in (("keys", positions[0].keys), ("values", positions[0].values)):
+                expected = np.linalg.norm(table[layer].detach().numpy()[rows], axis=1)
+                np.testing.assert_allclose(lines(figure, layer)[name], expected, atol=1e-6)
     learned = dict(named_figures(trained_probes(checkpoints / "learned", "encoder", EXTENT)))
     table = translator("learned").model.encoder.positions[0].table.detach().numpy()
     (norms,) = [line.get_ydata() for line in learned["learned-trained-lengths"].axes[0].lines]

@@ -34,6 +34,7 @@ from .vector_plots import (
     channels_figure,
     influence_figure,
     many_positions_figure,
+    norms_by_distance_figure,
     norms_figure,
     positions_figure,
     positions_per_row,
@@ -90,8 +91,12 @@ SCORES_HINT = (
     "away are treated alike."
 )
 VECTORS_HINT = (
-    "The vector of each distance, channel by channel, and its length on the right. Look for the distances from which "
-    "the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
+    "The vector of each distance, channel by channel. Look for the distances from which the columns repeat: there the "
+    "encoding tells only before from after. Untrained tables are chance."
+)
+NORMS_BY_DISTANCE_HINT = (
+    "The length of each distance's vector. A peak is a distance that queries can tell from all others. Look for the "
+    "distances from which the line is flat: there the encoding tells only before from after."
 )
 
 
@@ -251,8 +256,11 @@ def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
     if "score_bias" in probe.hooks:
         query_1HK = standard_normal(1, probe.heads, probe.head_dim)
         hidden_S = score_biases_by_distance(probe.positions, query_1HK, probe.distances, 0)[0, 0] < MASK_VALUE / 2
-    draw = partial(vectors_by_distance_figure, tables, probe.distances, hidden_S, title=title)
-    return {"vectors": LazyFigure("Vectors", VECTORS_HINT, draw)} if tables else {}
+    figure, look_for = vectors_by_distance_figure, VECTORS_HINT
+    if probe.trained:
+        figure, look_for = norms_by_distance_figure, NORMS_BY_DISTANCE_HINT
+    draw = partial(figure, tables, probe.distances, hidden_S, title=title)
+    return {"vectors": LazyFigure("Vectors", look_for, draw)} if tables else {}
 
 
 def query_position_note(probe: EncodingProbe) -> str:

@@ -305,14 +305,14 @@ def rotation_figure(
 def vectors_by_distance_figure(
     tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, hidden_S: np.ndarray, *, title: str
 ) -> Figure:
-    """The vectors of each distance, a row for each layer: a heat map for each table, and the vectors' norms.
+    """The vectors of each distance, channel by channel: a row of heat maps for each layer, of the first head.
 
-    `tables_LHSK["keys"]` are the vectors that act like additions to keys, `["values"]` those added to values. The heat
-    map is of the first head. The norms are of every head, one line if they are equal. Hidden distances are shaded.
+    `tables_LHSK["keys"]` are the vectors that act like additions to keys, `["values"]` those added to values. Hidden
+    distances are shaded.
     """
     layers = max(map(len, tables_LHSK.values()))
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 1.35 * layers), layout="constrained")
-    grid = figure.subplots(layers, len(tables_LHSK) + 1, sharex=True, squeeze=False)
+    grid = figure.subplots(layers, len(tables_LHSK), sharex=True, squeeze=False)
     limit = max(map(colour_limit, tables_LHSK.values()))
     for column, (name, table_LHSK) in enumerate(tables_LHSK.items()):
         heads = "" if all_equal(table_LHSK.swapaxes(0, 1)) else ", head 1"
@@ -321,24 +321,34 @@ def vectors_by_distance_figure(
             extent = (distances[0] - 0.5, distances[-1] + 0.5, vectors_HSK.shape[2] - 0.5, -0.5)
             image = heatmap(grid[layer, column], vectors_HSK[0].T, limit=limit, extent=extent)
             label_axes(grid[layer, column], "", "" if column else f"layer {layer + 1}\nchannel")
-            draw_norms(grid[layer, -1], vectors_HSK, distances, name, COLOURS[column], LINE_STYLES[column])
-    grid[0, -1].set_title("their lengths", fontsize=FONT_SIZE + 1)
-    for axes in grid[:, -1]:
-        axes.set_ylim(0, 1.1 * max(one.dataLim.y1 for one in grid[:, -1]))
-    for axes in grid[-1]:
-        axes.set_xlabel(DISTANCE_LABEL, fontsize=FONT_SIZE + 1)
-    for axes in grid.flat:
-        shade_hidden(axes, distances, hidden_S, zorder=3)
-    add_colorbar(figure, image, list(grid[:, :-1].flat), "")
-    add_legend(figure, [*grid[0, -1].lines, *grid[0, -1].collections])
+            shade_hidden(grid[layer, column], distances, hidden_S, zorder=3)
+        grid[-1, column].set_xlabel(DISTANCE_LABEL, fontsize=FONT_SIZE + 1)
+    add_colorbar(figure, image, list(grid.flat), "")
     return with_title(figure, title)
 
 
-def draw_norms(axes: Axes, vectors_HSK: np.ndarray, distances: np.ndarray, name: str, colour: str, style: str) -> None:
-    lengths_HS = np.linalg.norm(vectors_HSK, axis=2)
-    for lengths_S in lengths_HS[:1] if all_equal(lengths_HS) else lengths_HS:
-        axes.plot(distances, lengths_S, color=colour, linestyle=style, linewidth=1.2, label=name)
-    style_axes(axes)
+def norms_by_distance_figure(
+    tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, hidden_S: np.ndarray, *, title: str
+) -> Figure:
+    """The norms of the vectors of each distance, a panel for each layer: of every head, one line if they are equal.
+
+    `tables_LHSK` and shading are as in `vectors_by_distance_figure`.
+    """
+    layers = max(map(len, tables_LHSK.values()))
+    figure = Figure(figsize=(WIDTH_INCHES, 1.1 + 1.15 * layers), layout="constrained")
+    panels = figure.subplots(layers, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for (name, table_LHSK), colour, style in zip(tables_LHSK.items(), COLOURS, LINE_STYLES, strict=False):
+        for layer, norms_HS in enumerate(np.linalg.norm(table_LHSK, axis=3)):
+            for norms_S in norms_HS[:1] if all_equal(norms_HS) else norms_HS:
+                panels[layer].plot(distances, norms_S, color=colour, linestyle=style, linewidth=1.2, label=name)
+    for number, axes in enumerate(panels, 1):
+        label_axes(axes, "", f"layer {number}\nnorm")
+        axes.set_ylim(bottom=0)
+        shade_hidden(axes, distances, hidden_S, zorder=3)
+        style_axes(axes)
+    panels[-1].set_xlabel(DISTANCE_LABEL, fontsize=FONT_SIZE + 1)
+    add_legend(figure, [*panels[0].lines, *panels[0].collections])
+    return with_title(figure, title)
 
 
 def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
