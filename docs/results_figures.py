@@ -120,7 +120,7 @@ def score_against_cost() -> Figure:
     axes.set_ylim(0, 105)
     style_axes(axes)
     axes.set_xlim(0.94, 1.26)
-    axes.axvspan(0.94, 1.16, ymin=80 / 105, color="#e8f1e4", zorder=0, linewidth=0)
+    axes.axhspan(80, 105, color="#e8f1e4", zorder=0, linewidth=0)
     axes.text(0.95, 98, "stable", fontsize=FONT_SIZE, color="#4d7043")
     return figure
 
@@ -216,37 +216,59 @@ def furthest_lengths() -> Figure:
 
 
 def length_ratios() -> Figure:
-    """Length of the translations, relative to the references, by length of the documents: a panel for each training.
+    """Length of the translations, relative to the references, by input length: a panel for each text and training.
 
     Systems of one seed are dashed.
     """
+    buckets = ("[0,24]", "[25,48]", "[49,72]", "[73,96]")
+    suffixes = {"1": "", "2": "-x2", "3": "-x3", "5": "-x5"}  # by the number of captions
     words = (50, 100, 200, 400)  # of the shortest document of each test set
-    figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
-    for axes, limit in zip(figure.subplots(1, 2, sharey=True), (50, 100), strict=True):
-        run = "news-encodings-100-small" if limit == 100 else "news-encodings-small"
-        names = [name for name in scores(run) if name.endswith(f"-{limit}") and "near" not in name]
-        styles, ends = line_styles(names), {}
-        for name in names:
-            found = [saved_bucket(run, f"parliament-{least}", name, "all") for least in words]
+
+    def generated(name: str) -> list[SavedName]:
+        run, system = ("which-sides", "relative-aligned") if name == "aligned" else ("which-generated", name)
+        return [(run, "generated", system, bucket) for bucket in buckets]
+
+    def captions(name: str) -> list[SavedName]:
+        return [("which-joined", f"test_2016_flickr{suffix}", name, "all") for suffix in suffixes.values()]
+
+    def debates(limit: int, run: str) -> Callable[[str], list[SavedName]]:
+        return lambda name: [(run, f"parliament-{least}", f"{name}-{limit}", "all") for least in words]
+
+    least_words = "words of a document, at least"
+    panels = {
+        "generated sentences, trained to 24": (generated, ["0-24", "25-48", "49-72", "73-96"], "subwords"),
+        "captions, trained to 30": (captions, list(suffixes), "captions in one input"),
+        "debates, trained to 50": (debates(50, "news-encodings-small"), list(map(str, words)), least_words),
+        "debates, trained to 100": (debates(100, "news-encodings-100-small"), list(map(str, words)), least_words),
+    }
+    figure = Figure(figsize=(WIDTH_INCHES, 7.4), layout="constrained")
+    for axes, (title, (names_of, ticks, x_label)) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+        ends = {}
+        for name in ENCODINGS:
+            run, _, system, _ = names_of(name)[0]
+            if system not in scores(run):
+                continue
+            found = [saved_bucket(*saved_name) for saved_name in names_of(name)]
             ratios = [bucket.score("length_ratio") or math.nan for bucket in found]
-            colour, marker, _ = styles[name]
-            has_seeds = name.removesuffix(f"-{limit}") in SEVERAL_SEEDS
-            axes.plot(ratios, color=colour, marker=marker, markersize=4, linestyle="-" if has_seeds else "--")
-            ends[name.removesuffix(f"-{limit}")] = ratios[-1], colour
+            colour, marker, _ = line_styles(ENCODINGS)[name]
+            line = "--" if found[0].seeds == 1 else "-"
+            axes.plot(ratios, color=colour, marker=marker, markersize=4, linestyle=line)
+            ends[name] = ratios[-1], colour
         axes.axhline(1, color=LIMIT_COLOUR, linewidth=0.8, zorder=0)
         axes.set_yscale("log")
         axes.set_ylim(0.06, 3.5)
         axes.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_xticks(range(len(words)), [str(least) for least in words])
-        axes.set_title(f"trained to {limit} subwords", fontsize=FONT_SIZE)
-        label_axes(axes, "length of the documents in words, at least", "length ratio" if limit == 50 else "")
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_title(title, fontsize=FONT_SIZE)
+        label_axes(axes, x_label, "length ratio")
         style_axes(axes)
         label_lines(axes, ends)
     return figure
 
 
-SEVERAL_SEEDS = ("sinusoidal", "relative", "aligned")
+SavedName = tuple[str, str, str, str]  # run, test set, system, bucket
+ENCODINGS = ("sinusoidal", "learned", "relative", "rotary", "lstm", "gru+relative", "t5", "kerple", "aligned")
 NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "news-small/bleu-by-length-newstest_all": lambda: by_length("news-small", "newstest_all", NEWS_50, 50),
@@ -273,7 +295,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "cost/score-against-cost": score_against_cost,
     "latency/quality-over-latency": quality_over_latency,
     "furthest-lengths": furthest_lengths,
-    "news-encodings-small/length-ratio-parliament": length_ratios,
+    "length-ratios": length_ratios,
     "causal-news/perplexity-talks-whole": perplexity,
 }
 
@@ -283,13 +305,13 @@ TITLES = {
     "length-generated/bleu-by-length-generated": "Synthetic sentences: aligned is stable up to 25 times the length",
     "news-encodings-small/bleu-by-length-newstest_all": "News: every encoding alone degrades on long sentences",
     "n19-captions-16-30/bleu-by-length-test_2016_flickr": "Trained on long captions: sinusoids fail on short ones",
-    "length-multi30k/place-test_2016_flickr-x5": "One input of five captions: aligned reads along the source, relative loses track",
+    "length-multi30k/place-test_2016_flickr-x5": "Five captions, one input: aligned reads along, relative loses track",
     "length-multi30k/end-forbidden-test_2016_flickr-x5": "Without early ends, relative is still below aligned",
     "which-generated/ranking-generated": "No encoding alone keeps its score at four times the training length",
     "which-multi30k/ranking-of-test-sets": "Encodings that lead on single captions lose their score on several",
     "cost/score-against-cost": "Synthetic sentences, twice the training length: of these only aligned keeps its BLEU",
     "latency/quality-over-latency": "Known sentences give more BLEU for the delay than an unbroken stream",
-    "news-encodings-small/length-ratio-parliament": "Documents: some encodings stop early, others do not stop in time",
+    "length-ratios": "Whether an encoding stops early or runs on depends on the text and the training",
     "furthest-lengths": "Language models: RoPE with a window is stable up to 16 times the training length",
     "causal-news/perplexity-talks-whole": "Language models: beyond training, perplexity depends on the encoding",
 }

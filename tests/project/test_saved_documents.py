@@ -7,6 +7,7 @@ import random
 import sys
 import tarfile
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import evaluate
@@ -52,7 +53,7 @@ def test_coverage_is_that_of_the_sentences_in_order() -> None:
     sentences = ["The green house burns.", "It is.", "Several people watched."]
     words = {"all": " ".join(sentences), "last": "people watched several", "none": ""}
     found = {
-        name: [row[2:] for row in coverage_figure.sentence_coverage("s", 0, sentences, text)]
+        name: [row[3:] for row in coverage_figure.sentence_coverage("s", 1, 0, sentences, text)]
         for name, text in words.items()
     }
     assert found["all"] == [(0, 3, 3), (2, 3, 3)], "the second sentence has no content word"
@@ -61,7 +62,7 @@ def test_coverage_is_that_of_the_sentences_in_order() -> None:
 
 
 def test_the_parts_of_a_document_are_equal() -> None:
-    rows = [coverage_figure.Coverage("s", document, number, 5, number) for document in (0, 1) for number in range(10)]
+    rows = [coverage_figure.Coverage("s", 1, document, number, 5, number) for document in (0, 1) for number in range(10)]
     assert coverage_figure.mean_by_part(rows) == pytest.approx([20 * number for number in range(10)])
 
 
@@ -72,7 +73,7 @@ def test_the_pages_say_what_the_saved_coverage_shows() -> None:
         system: np.array(coverage_figure.mean_by_part([row for row in rows if row.system == system]))
         for system in (*coverage_figure.LABELS, coverage_figure.OTHER_DOCUMENT)
     }
-    assert all(len({row.document for row in rows if row.system == system}) == 50 for system in means)
+    assert all(len({row[1:3] for row in rows if row.system == system}) == 150 for system in means)
     assert means["aligned-100"].min() > 30 and means["aligned-100"].max() < 40
     chance = means[coverage_figure.OTHER_DOCUMENT]
     assert np.abs(means["relative-100"][1:] - chance[1:]).max() < 5 < means["relative-100"][0] - chance[0]
@@ -183,9 +184,10 @@ def test_translations_that_are_missing_are_named() -> None:
 def test_the_saved_table_is_that_of_the_saved_audit() -> None:
     audits = json.loads((audit_documents.RUN / "audit.json").read_text(encoding="utf-8"))
     table = (audit_documents.RUN / "table-audit.md").read_text(encoding="utf-8")
-    assert list(audits) == list(audit_documents.LABELS.values())
+    seeds = dict.fromkeys(audit_documents.LABELS.values(), 3) | dict.fromkeys(audit_documents.ONE_SEED.values(), 1)
+    assert {label: len(found) for label, found in audits.items()} == seeds
     assert table == audit_documents.table(audits) + audit_documents.NOTE
-    for audit in audits.values():
+    for audit in chain.from_iterable(audits.values()):
         totals = audit["all"]
         for name in ("segments", *audit_documents.COUNTS):
             assert sum(row[name] for row in audit["positions"]) == totals[name]
@@ -204,6 +206,8 @@ def test_a_row_of_the_audits_table_counts_what_was_left_out(tmp_path: Path, monk
     options = {"sources": references, "references": references}
     whole = load_translation_audit().compute(predictions=[" ".join(reference) for reference in references], **options)
     cut = load_translation_audit().compute(predictions=texts, **options)
-    _, _, first, second = audit_documents.table({"whole": whole, "cut": cut}).splitlines()
-    assert first == "| whole | 15 | 0 | 0 | 0 | 0 | 100.0 % |" + " 0 of 3, 100.0 |" * 5
-    assert second == "| cut | 15 | 3 | 0 | 0 | 0 | 80.0 % |" + " 0 of 3, 100.0 |" * 4 + " 3 of 3, 0.0 |"
+    whole, cut = whole | {"looped": 0.0, "words": 1.0}, cut | {"looped": 0.0, "words": 0.8}
+    _, _, first, second = audit_documents.table({"whole": [whole], "both": [whole, cut]}).splitlines()
+    assert first == "| whole | 1 |" + " 0.0 |" * 9 + " 100.0 | 0.0 | 1.00 |"
+    shares = ["10.0 (0.0-20.0)", *["0.0 (0.0-0.0)"] * 7, "50.0 (0.0-100.0)", "90.0 (80.0-100.0)", "0.0 (0.0-0.0)"]
+    assert second == f"| both | 2 | {' | '.join(shares)} | 0.90 (0.80-1.00) |"
