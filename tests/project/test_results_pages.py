@@ -9,6 +9,7 @@ import re
 import sys
 import tarfile
 from pathlib import Path
+from statistics import median
 
 import pandas
 import pytest
@@ -21,6 +22,7 @@ import saved_results  # noqa: E402
 from saved_results import RESULTS, score  # noqa: E402
 
 from hf_posenc.lab.results.records import BucketScore, LengthScores, Score  # noqa: E402
+from hf_posenc.lab.results.significance import STUDENT_T_975  # noqa: E402
 
 PAGES = saved_results.pages()
 CAPTIONS = ["test_2016_flickr", *(f"test_2016_flickr-x{number}" for number in (2, 3, 5, 10, 20, 50))]
@@ -340,6 +342,27 @@ def test_the_words_on_encodings_are_true_of_the_saved_scores() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.full
+def test_the_noise_of_seeds_and_of_test_sentences_is_that_of_the_saved_scores() -> None:
+    """Of docs/reference/faq.md."""
+    runs = ("which-joined", "length-multi30k", "news-small", "length-longer-inputs", "news-cased-small")
+    student = {seeds: STUDENT_T_975[seeds - 2] / seeds**0.5 for seeds in (3, 5)}
+    assert {seeds: f"{width:.1f}" for seeds, width in student.items()} == {3: "2.5", 5: "1.2"}
+    found = [
+        tests.overall for run in runs for by_test in saved_results.scores(run).values() for tests in by_test.values()
+    ]
+    widths = [bucket.scored("bleu").half_width for bucket in found if bucket.seeds == 3]
+    assert 0.25 < median(width / student[3] for width in widths if width) < 0.4
+    seeds = pandas.read_csv(RESULTS / "which-generated" / "scores-by-seed.csv")
+    beyond = seeds[~seeds["group"].isin(["all", "[0,24]"])].groupby(["system", "group"])["bleu"].std()
+    assert 2.5 < beyond.median() < 3.0
+    captions = [
+        by_test["test_2016_flickr"].overall.scored("bleu")
+        for by_test in saved_results.scores("which-multi30k").values()
+    ]
+    assert round(100 * median(row.half_width / row.value for row in captions)) == 5
+
+
 def test_every_figure_of_the_results_is_drawn_and_saved() -> None:
     """At the size of the saved one, which changes with the number of rows and panels."""
     for name, draw in results_figures.FIGURES.items():

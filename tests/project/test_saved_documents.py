@@ -62,7 +62,9 @@ def test_coverage_is_that_of_the_sentences_in_order() -> None:
 
 
 def test_the_parts_of_a_document_are_equal() -> None:
-    rows = [coverage_figure.Coverage("s", 1, document, number, 5, number) for document in (0, 1) for number in range(10)]
+    rows = [
+        coverage_figure.Coverage("s", 1, document, number, 5, number) for document in (0, 1) for number in range(10)
+    ]
     assert coverage_figure.mean_by_part(rows) == pytest.approx([20 * number for number in range(10)])
 
 
