@@ -162,7 +162,7 @@ def test_names_in_a_strangers_results_write_nowhere_else(
         ("systems.plain.tests.news.truncated", True),
         ("systems.plain.tests.news.beyond", {"other": RESULT["overall"]}),
         ("systems.plain.loss", {"loss": [5], "eval_loss": []}),
-        ("systems.plain.diagnostics", {"news": {"loss_by_position": {"groups": [{"label": "<b>"}]}}}),
+        ("systems.plain.diagnostics", {"news": {"decoding": {"groups": [{"label": "<b>"}]}}}),
         ("systems.plain.segment", {"system": "../x", "segmentation": "gold"}),
         ("comparisons", {}),
         ("comparisons.news", {"plain": {"all": {"bleu": {"randomisation": "<b>"}}}}),

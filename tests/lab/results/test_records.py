@@ -45,6 +45,10 @@ def test_kept_results_are_written_as_they_were_read(subtests: pytest.Subtests) -
             assert saved.pop("version") == VERSION
             written = json.loads(json.dumps(to_json(read(saved))))
             assert written.pop("version") == VERSION
+            for system in saved["systems"].values():
+                for diagnosis in (system.get("diagnostics") or {}).values():
+                    del diagnosis["training_limit"], diagnosis["attention_distance"]  # values of older versions
+                    del diagnosis["loss_by_position"]["groups"]
             assert without_nulls(written) == without_nulls(saved)
             assert read(written | {"version": VERSION}) == read(saved)
 
@@ -98,7 +102,7 @@ def test_a_key_without_a_field_is_dropped(results: dict[str, Any]) -> None:
         (
             ["diagnostics", "generated", "loss_by_position"],
             {},
-            r"generated\.loss_by_position needs nats, tokens, groups",
+            r"generated\.loss_by_position needs nats, tokens",
         ),
         (
             ["diagnostics", "generated", "decoding", "groups", 0, "examples"],

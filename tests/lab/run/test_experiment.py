@@ -558,6 +558,18 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_diagnosis_with_values_of_an_older_version_is_kept(finished: Experiment) -> None:
+    results, path = aggregate(finished), finished.folder / "relative" / "diagnostics" / "generated.json"
+    diagnosis = json.loads(path.read_text()) | {"training_limit": 12, "attention_distance": {}}
+    diagnosis["loss_by_position"]["groups"] = [{"low": 0, "label": "[0,12]", "n": 1, "perplexity": 9.0}]
+    write_file(path, json.dumps(diagnosis))
+    written = path.stat().st_mtime_ns
+    assert unfinished_systems(PreparedRun(finished)) == []
+    run_system(PreparedRun(finished), "relative")
+    assert aggregate(finished) == results and path.stat().st_mtime_ns == written
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_older", [False, True], ids=["with manifests", "of an older version"])
 def test_truncated_results_are_refused_and_computed_again(finished: Experiment, is_older: bool) -> None:
     experiment = finished

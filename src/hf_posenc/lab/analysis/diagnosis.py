@@ -3,14 +3,12 @@
 `diagnose` returns a `Diagnosis`, whose fields results/records.py describes.
 
 At most `pairs_per_group` pairs of a bucket are sampled, and sums over buckets are those of sampled pairs. Lengths are
-in subwords without special tokens, positions count from 0. A pair's bucket is by its source; inside or beyond is by the
-sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed; </s> is a token, after the
-last subword.
+in subwords without special tokens, positions count from 0. A pair's bucket is by its source. Loss is teacher-forced and
+never smoothed; </s> is a token, after the last subword.
 
-Attention is averaged by head, over the queries of a sentence and then over sentences. Distance is |query - key| in
-tokens, weighted by attention. Entropy in nats is -sum_j p_j ln p_j over the keys j of a query: 0 where one key has all
-the weight, ln n where n keys have equal weights. A key is visible if it has any weight; padding and keys hidden by a
-window are not.
+The entropy of attention is averaged by head, over all queries of a bucket. In nats it is -sum_j p_j ln p_j over the
+keys j of a query: 0 where one key has all the weight, ln n where n keys have equal weights. A key is visible if it has
+any weight; padding and keys hidden by a window are not.
 
 Decodings are greedy. The centroid is the one that alignments track, attention_centroid of alignments/tracking.py. A
 step in which it moves by more than JUMP_THRESHOLD tokens is a jump; its final value is divided by the position of the
@@ -18,7 +16,6 @@ source's last token. Decodings with </s> forbidden before the reference's length
 lost source position: a system that still tracks the source continues the translation, and its BLEU rises.
 """
 
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -36,12 +33,11 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ...alignments.tracking import attention_centroid
 from ...generation.model_inputs import get_cache
 from ...generation.translate import evaluation_view, validate_tokenizer
-from ...metrics.length_buckets.scorers import BucketBounds, bucket_bounds
+from ...metrics.length_buckets.scorers import bucket_bounds
 from ...metrics.loading import load_length_buckets
 from ..data.corpus import hash_test_set
 from ..data.lengths import stratified_sample
 from ..results.records import (
-    AttentionDistance,
     AttentionEntropy,
     CentroidMovement,
     DecodingBucket,
@@ -50,46 +46,9 @@ from ..results.records import (
     DecodingScore,
     Diagnosis,
     EntropyBucket,
-    HeadDistances,
-    LossBucket,
-    LossByPosition,
     LossSums,
-    StackDistances,
 )
 from ..training.trainer import uses_target_length
-
-
-def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
-    """For each sentence, |query - key| weighted by attention, summed over queries (L, H); None without attention."""
-    if not attentions:
-        return [None] * len(mask_BQ)
-    dtype = torch.promote_types(attentions[0].dtype, torch.float32)
-    positions = torch.arange(mask_BQ.shape[1], device=mask_BQ.device)
-    distance_QS = (positions[:, None] - positions).abs().to(dtype)
-    layers_BHQ = [
-        torch.einsum("bhqs,qs->bhq", p_BHQS.to(dtype), distance_QS) * mask_BQ[:, None] for p_BHQS in attentions
-    ]
-    return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
-
-
-def mean_distances(
-    sums: list[np.ndarray | None], tokens: np.ndarray, inside: np.ndarray, *, causal: bool
-) -> StackDistances | None:
-    """The mean distance of a stack's queries, inside and beyond; sentences have `tokens` queries (N)."""
-    measured = [sum_LH for sum_LH in sums if sum_LH is not None]
-    if len(measured) < len(sums):
-        return None
-    # The sum over n queries with uniform weights over keys 0 to n - 1, or 0 to the query's position.
-    uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
-
-    def mean_over(rows_N: np.ndarray) -> HeadDistances | None:
-        if not (queries := int(tokens[rows_N].sum())):
-            return None
-        mean_LH = np.stack(measured)[rows_N].sum(0) / queries
-        mean = tuple(map(tuple, mean_LH.tolist()))
-        return HeadDistances(queries=queries, mean=mean, uniform=float(uniform[rows_N].sum() / queries))
-
-    return StackDistances(inside=mean_over(inside), beyond=mean_over(~inside))
 
 
 def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
@@ -133,15 +92,10 @@ MAX_WEIGHTS_PER_BATCH = 150_000_000 // 4
 
 
 class SentenceMeasures(NamedTuple):
-    """Measures of one pair: the nats of each target token (P), and sums over queries, None without attention.
-
-    `encoder`, `decoder`: distances of self-attention (L, H). `encoder_entropy`, `cross_entropy`: entropies and their
-    upper bounds (2, L, H).
-    """
+    """Measures of one pair: the nats of each target token (P); entropies of attention and their upper bounds, summed
+    over queries (2, L, H), None without attention."""
 
     nll: np.ndarray
-    encoder: np.ndarray | None
-    decoder: np.ndarray | None
     encoder_entropy: np.ndarray | None
     cross_entropy: np.ndarray | None
 
@@ -154,7 +108,6 @@ def diagnose(
     source_language: str,
     target_language: str,
     edges: Sequence[int],
-    training_limit: int | None,
     pairs_per_group: int | None = 200,
     decoded_per_group: int = 20,
     max_new_tokens: int | None = None,
@@ -184,29 +137,16 @@ def diagnose(
     sentences = measure_pairs(
         model, sources, truncated_targets, batch_size, bar_options, use_cache=length_aware and not use_target_length
     )
-    loss_buckets = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
     decoded_pairs = stratified_sample(pairs, edges, decoded_per_group)
     bar_options |= {"desc": f"{description}, decoding"}
     by_source = (pairs["source_length"], edges)
-    max_tokens = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
-    inside, target_inside = row_lengths(sources) <= max_tokens, row_lengths(targets) <= max_tokens
-    loss = loss_sums_by_position([sentence.nll for sentence in sentences])
     return Diagnosis(
         test_set_sha256=hash_test_set(test),
         n=len(pairs),
         pairs_per_group=pairs_per_group,
-        training_limit=training_limit,
         targets_cut=int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
         lengths_known=length_aware and use_target_length,
-        loss_by_position=LossByPosition(nll=loss.nll, tokens=loss.tokens, buckets=loss_buckets),
-        attention_distance=AttentionDistance(
-            encoder=mean_distances(
-                [measures.encoder for measures in sentences], row_lengths(sources), inside, causal=False
-            ),
-            decoder=mean_distances(
-                [measures.decoder for measures in sentences], row_lengths(truncated_targets), target_inside, causal=True
-            ),
-        ),
+        loss_by_position=loss_sums_by_position([measures.nll for measures in sentences]),
         attention_entropy=AttentionEntropy(
             encoder=entropy_by_bucket(
                 [measures.encoder_entropy for measures in sentences], row_lengths(sources), *by_source
@@ -226,18 +166,6 @@ def diagnose(
             bar_options=bar_options,
         ),
     )
-
-
-def loss_by_bucket(
-    sentences: list[SentenceMeasures], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
-) -> tuple[LossBucket, ...]:
-    """The loss of each length bucket, and the bucket's number of pairs in the whole test set."""
-    bucket_ids, all_bucket_ids = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
-    buckets = []
-    for bucket, bounds in enumerate(bucket_bounds(edges)):
-        nll = [sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)]
-        buckets.append(bucket_loss(nll, bounds, n_in_test_set=int((all_bucket_ids == bucket).sum())))
-    return tuple(buckets)
 
 
 def measure_pairs(
@@ -301,37 +229,11 @@ def measure_batch(
     dtype = torch.promote_types(outputs.logits.dtype, torch.float32)
     nll_BP = nn.functional.cross_entropy(outputs.logits.transpose(1, 2).to(dtype), labels, reduction="none")
     sums = (
-        sum_distances(outputs.encoder_attentions, mask != 0),
-        sum_distances(outputs.decoder_attentions, labels != -100),
         sum_entropies(outputs.encoder_attentions, mask != 0),
         sum_entropies(outputs.cross_attentions, labels != -100),
     )
     rows = zip(nll_BP.cpu().double().numpy(), targets, *sums, strict=True)
     return [SentenceMeasures(nll_P[: len(target)], *sums_of_pair) for nll_P, target, *sums_of_pair in rows]
-
-
-def bucket_loss(nll: list[np.ndarray], bounds: BucketBounds, n_in_test_set: int) -> LossBucket:
-    """Loss statistics of a bucket, from the nats of each sentence's tokens.
-
-    The standard error is that of a ratio of sums; its square is n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 /
-    tokens^2 (Cochran, Sampling Techniques, 3rd edition, Wiley 1977, chapter 6, infinite population). One sentence has
-    none.
-    """
-    n, sums_N, tokens_N = len(nll), np.array([nll_P.sum() for nll_P in nll]), row_lengths(nll)
-    total, tokens = float(sums_N.sum()), int(tokens_N.sum())
-    perplexity = math.exp(min(total / tokens, 700.0)) if n else None
-    residual_N = sums_N - total / max(tokens, 1) * tokens_N
-    standard_error = math.sqrt(n / (n - 1) * (residual_N**2).sum()) / tokens if n > 1 else None
-    return LossBucket(
-        **bounds,
-        n=n,
-        nll=total,
-        tokens=tokens,
-        perplexity=perplexity,
-        standard_error=standard_error,
-        by_position=loss_sums_by_position(nll),
-        n_in_test_set=n_in_test_set,
-    )
 
 
 def loss_sums_by_position(nll: list[np.ndarray]) -> LossSums:

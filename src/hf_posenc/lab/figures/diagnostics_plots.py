@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..results.records import DecodingExample, Diagnosis, EntropyBucket, LossByPosition, LossSums, TrainingCurves
+from ..results.records import DecodingExample, Diagnosis, EntropyBucket, TrainingCurves
 from ..results.tables import TrainingLengths
 from .score_plots import bucket_axis, draw_length_lines, draw_marks, series_offsets, shown_buckets, small_note
 from .style import (
@@ -41,11 +41,10 @@ def loss_by_position_figure(
     results: Diagnoses,
     *,
     max_training_lengths: TrainingLengths,
-    group: str | None = None,
     bin_width: int = 5,
     min_tokens: int = 100,
 ) -> Figure:
-    """Mean loss by target position, a line per system, of all pairs or of the source-length bucket with that label.
+    """Mean loss by target position, a line per system.
 
     A point is the mean over all tokens of `bin_width` positions, drawn at their middle; points of fewer than
     `min_tokens` tokens are left out. A vertical line marks the end of the positions of training, if it is inside the
@@ -57,7 +56,7 @@ def loss_by_position_figure(
     styles = line_styles(results)
     for index, (system, diagnosis) in enumerate(results.items()):
         colour, marker, line_style = styles[system]
-        sums = sums_by_position(diagnosis.loss_by_position, group)
+        sums = diagnosis.loss_by_position
         starts = np.arange(0, len(sums.tokens), bin_width)
         nll, tokens = (np.add.reduceat(values, starts) for values in (sums.nll, sums.tokens))
         num_left_out = max(num_left_out, int((tokens < min_tokens).sum()))
@@ -85,24 +84,15 @@ def loss_by_position_figure(
 
 def validate_same_pairs(results: Diagnoses) -> Diagnoses:
     """The results; a ValueError for none, and unless all are of the same pairs in the same buckets."""
-    pairs = {}
-    for system, diagnosis in results.items():
-        sizes = [(bucket.label, bucket.n) for bucket in diagnosis.loss_by_position.buckets]
-        pairs[system] = diagnosis.test_set_sha256[:8], sizes
-    if len(set(map(str, pairs.values()))) != 1:
+    pairs = {name: (found.test_set_sha256[:8], found.n, found.pairs_per_group) for name, found in results.items()}
+    # A diagnosis without decodings has no buckets.
+    bounds = {tuple(bucket.label for bucket in found.decoding_buckets) for found in results.values()} - {()}
+    if len(set(pairs.values())) != 1 or len(bounds) > 1:
         raise ValueError(
             f"a figure shows at least one system, and all of them on the same pairs, but these are {pairs}; diagnose "
-            "them again on one test set, with one pairs_per_group, or show them apart"
+            "them again on one test set, with one pairs_per_group and with the same buckets, or show them apart"
         )
     return results
-
-
-def sums_by_position(loss: LossByPosition, label: str | None) -> LossSums:
-    """The sums of all pairs, or of the bucket with that label."""
-    groups = {bucket.label: bucket.by_position for bucket in loss.buckets if bucket.n}
-    if label is not None and label not in groups:
-        raise ValueError(f"group must be one that has pairs; it is {label!r}; choose from {', '.join(groups)}")
-    return loss if label is None else groups[label]
 
 
 def loss_figure(losses: Mapping[str, TrainingCurves], row_by_run: Mapping[str, str]) -> Figure:

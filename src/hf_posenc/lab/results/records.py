@@ -4,7 +4,7 @@ pydantic validates them where a file is read, and where a record is made. A file
 older ones in a diagnosis. Keys without a field are dropped. What is None is left out of a file.
 
 A `Diagnosis` is what `diagnose` has measured of a system on a test set. It holds sums and means, never attention
-weights: losses by target position, distance and entropy of attention by head, and source positions of greedy decodings.
+weights: losses by target position, entropy of attention by head, and source positions of greedy decodings.
 `analysis/diagnosis.py` defines each value. P are target positions, L layers, H heads, T generated
 tokens.
 """
@@ -60,54 +60,6 @@ class LossSums:
 
     nll: Annotated[tuple[Number, ...], Field(alias="nats")]
     tokens: tuple[Count, ...]
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
-class LossBucket:
-    """The loss of the pairs of a length bucket; without pairs it has no perplexity, with one no standard error."""
-
-    low: Count
-    high: Count | None = None
-    label: Label
-    n: Count
-    nll: Annotated[Number, Field(alias="nats")]
-    tokens: Count
-    perplexity: Number | None = None
-    standard_error: Annotated[Number | None, Field(alias="nats_standard_error")] = None
-    by_position: LossSums
-    n_in_test_set: Count
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
-class LossByPosition(LossSums):
-    """The sums of all pairs, and those of each length bucket."""
-
-    buckets: Annotated[tuple[LossBucket, ...], Field(alias="groups")]
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
-class HeadDistances:
-    """The mean distance of attention in tokens (L, H) over `queries`, and `uniform`, that of equal weights."""
-
-    queries: Count
-    mean: tuple[tuple[Number, ...], ...]
-    uniform: Number
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
-class StackDistances:
-    """A stack's attention in sentences within the maximum training length, and in longer ones; None without any."""
-
-    inside: HeadDistances | None = None
-    beyond: HeadDistances | None = None
-
-
-@dataclass(frozen=True, kw_only=True, config=RECORD)
-class AttentionDistance:
-    """The distance of self-attention; None for a stack without."""
-
-    encoder: StackDistances | None = None
-    decoder: StackDistances | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
@@ -206,11 +158,9 @@ class Diagnosis:
     test_set_sha256: Line
     n: Count
     pairs_per_group: Count | None = None
-    training_limit: Count | None = None
     targets_cut: Count
     lengths_known: Flag | None = None
-    loss_by_position: LossByPosition
-    attention_distance: AttentionDistance
+    loss_by_position: LossSums
     attention_entropy: AttentionEntropy | None = None
     decoding: DecodingDiagnosis | None = None
 

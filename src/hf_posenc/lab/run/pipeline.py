@@ -186,7 +186,6 @@ def diagnose_test_set(model: PreTrainedModel, system: PreparedSystem, name: str)
         source_language=data.source_language,
         target_language=data.target_language,
         edges=system.settings.score.bucket_edges,
-        training_limit=data.max_length,
         max_new_tokens=system.settings.score.max_new_tokens,
         batch_size=system.settings.score.batch_size,
         progress=sys.stderr.isatty(),
