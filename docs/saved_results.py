@@ -39,10 +39,11 @@ import csv
 import functools
 import html
 import json
+import lzma
 import math
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -52,7 +53,7 @@ import yaml
 from kept_tables import KEPT, RESULTS
 
 from hf_posenc.lab.results.records import BucketScore, LengthScores, Score
-from hf_posenc.lab.results.saved_files import read_results, read_score_table
+from hf_posenc.lab.results.saved_files import read_results
 from hf_posenc.lab.results.tables import SCORE_FORMATS, format_cell
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,7 @@ APPENDIX = RESULTS / "appendix.md"
 METRICS = {score_format[0]: score_format for score_format in SCORE_FORMATS}  # (metric, name, format), as in all tables
 # Of each test set and bucket, the scores and the number of pairs by name.
 ArchivedScores = dict[str, dict[str, dict[str, float | None]]]
+SeedScores = Mapping[tuple[str, str, str, str], Sequence[float]]  # by test set, row, bucket and metric
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -77,6 +79,34 @@ def runs() -> dict[str, dict[str, str]]:
 def scores(run: str) -> dict[str, dict[str, LengthScores]]:
     """All saved scores of a run, by system and test set. Of several seeds, with the lowest and the highest one."""
     return read_score_table(RESULTS / run / "scores.csv.xz", seed_scores(run))
+
+
+def read_score_table(path: Path, seed_scores: SeedScores) -> dict[str, dict[str, LengthScores]]:
+    """The scores of a scores.csv.xz, by system and test set. Of several seeds, with the lowest and the highest one."""
+    made: dict[tuple[str, str, str], BucketScore] = {}
+    for line in csv.DictReader(lzma.decompress(path.read_bytes()).decode().splitlines()):
+        key = line["test_set"], line["system"], line["group"]
+        value, half_width = (float(line[name]) if line[name] else None for name in ("score", "ci"))
+        seeds = seed_scores.get((*key, line["metric"]), []) if int(line["seeds"]) > 1 else []
+        score = Score(
+            value=value, half_width=half_width, lowest=min(seeds, default=None), highest=max(seeds, default=None)
+        )
+        made[key] = BucketScore(
+            low=int(line["low"]),
+            high=int(line["high"]) if line["high"] else None,
+            label=line["group"],
+            n=round(float(line["n"])),
+            seeds=int(line["seeds"]),
+            scores={**(made[key].scores if key in made else {}), line["metric"]: score},
+        )
+    by_test: dict[tuple[str, str], list[BucketScore]] = {}
+    for (test_set, system, _), bucket in made.items():
+        by_test.setdefault((system, test_set), []).append(bucket)
+    found: dict[str, dict[str, LengthScores]] = {}
+    for (system, test_set), (overall, *buckets) in by_test.items():
+        in_order = tuple(sorted(buckets, key=lambda bucket: bucket.low))
+        found.setdefault(system, {})[test_set] = LengthScores(overall=overall, buckets=in_order)
+    return found
 
 
 def saved_bucket(run: str, test_set: str, system: str, label: str = "all", metric: str | None = None) -> BucketScore:
@@ -109,7 +139,7 @@ def cell(bucket: BucketScore, metrics: list[str]) -> str:
     return format_cell(shown, [METRICS[metric] for metric in metrics], {})
 
 
-def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
+def seed_scores(run: str) -> SeedScores:
     """The scores of each seed; none of a run that keeps no file of them."""
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row, tests in seed_results(RESULTS / run):

@@ -4,7 +4,6 @@ A results.json may come from anyone. Its names become file names, and its texts 
 Therefore names must be valid and numbers must be numbers. An error names the file and the location in it.
 """
 
-import csv
 import json
 import lzma
 from collections.abc import Mapping, Sequence
@@ -22,19 +21,15 @@ from ...utils.text_io import JsonObject, json_line
 from ..config.errors import find_violation, validator
 from .records import (
     RECORD,
-    BucketScore,
     Curve,
-    LengthScores,
     Name,
     RunResults,
-    Score,
     TestSetTranslations,
     TrainingCurves,
     TranslationTime,
 )
 
 T = TypeVar("T")
-SeedScores = Mapping[tuple[str, str, str, str], Sequence[float]]  # by test set, row, bucket and metric
 REQUIRED_KEYS = ("baseline", "systems", "comparisons")  # of a results.json
 
 
@@ -116,34 +111,6 @@ def read_results(folder: Path) -> RunResults:
 
 def write_results(folder: Path, results: RunResults) -> None:
     write_record(ReportPaths(folder).results, results)
-
-
-def read_score_table(path: Path, seed_scores: SeedScores) -> dict[str, dict[str, LengthScores]]:
-    """The scores of a scores.csv.xz, by system and test set. Of several seeds, with the lowest and the highest one."""
-    made: dict[tuple[str, str, str], BucketScore] = {}
-    for line in csv.DictReader(lzma.decompress(path.read_bytes()).decode().splitlines()):
-        key = line["test_set"], line["system"], line["group"]
-        value, half_width = (float(line[name]) if line[name] else None for name in ("score", "ci"))
-        seeds = seed_scores.get((*key, line["metric"]), []) if int(line["seeds"]) > 1 else []
-        score = Score(
-            value=value, half_width=half_width, lowest=min(seeds, default=None), highest=max(seeds, default=None)
-        )
-        made[key] = BucketScore(
-            low=int(line["low"]),
-            high=int(line["high"]) if line["high"] else None,
-            label=line["group"],
-            n=round(float(line["n"])),
-            seeds=int(line["seeds"]),
-            scores={**(made[key].scores if key in made else {}), line["metric"]: score},
-        )
-    by_test: dict[tuple[str, str], list[BucketScore]] = {}
-    for (test_set, system, _), bucket in made.items():
-        by_test.setdefault((system, test_set), []).append(bucket)
-    found: dict[str, dict[str, LengthScores]] = {}
-    for (system, test_set), (overall, *buckets) in by_test.items():
-        in_order = tuple(sorted(buckets, key=lambda bucket: bucket.low))
-        found.setdefault(system, {})[test_set] = LengthScores(overall=overall, buckets=in_order)
-    return found
 
 
 def read_losses(path: Path) -> TrainingCurves:
