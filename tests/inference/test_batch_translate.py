@@ -370,7 +370,7 @@ def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path):
 def test_out_of_memory_names_the_lines_of_the_batch(folder):
     lines = translate_lines(LINES, job_without_model(folder, out_of_memory_at=LINES[4]))
     assert [next(lines) for _ in range(3)] == [line.upper() for line in LINES[:3]]
-    with pytest.raises(MemoryError, match=r"^Memory ran out \(.*\); line 4 to line 6 needed it; .* resumes"):
+    with pytest.raises(MemoryError, match=r"^The text of line 4 to line 6 must .* \(.*\); .* resumes"):
         next(lines)
 
 

@@ -95,19 +95,24 @@ def test_a_process_that_starts_with_ctrl_c_blocked_never_receives_it():
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to\nmore"), "can't allocate memory: you"),
         (RuntimeError("std::bad_alloc"), "(std::bad_alloc)"),
         (OSError(12, os.strerror(12)), "Cannot allocate memory)"),
-        (MemoryError(), "Memory ran out; take less."),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), "(MPS backend out of memory"),
+        (MemoryError(), "(no memory)"),
     ],
-    ids=["cuda", "cpu", "ctranslate2", "system", "python"],
+    ids=["cuda", "cpu", "ctranslate2", "system", "mps", "python"],
 )
 def test_out_of_memory_is_one_error_line_with_the_remedy(error, said):
-    with pytest.raises(MemoryError) as told, explain_out_of_memory("take less."):
+    with (
+        pytest.raises(MemoryError, match=r"^A step must .*; take less\.$") as told,
+        explain_out_of_memory("A run", "another."),
+        explain_out_of_memory("A step", "take less."),
+    ):
         raise error
-    assert said in str(told.value) and str(told.value).endswith("; take less.") and "\n" not in str(told.value)
+    assert said in str(told.value) and "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(2, os.strerror(2))])
 def test_what_is_no_lack_of_memory_stays_as_it_was(error):
-    with pytest.raises(type(error)) as told, explain_out_of_memory("take less."):
+    with pytest.raises(type(error)) as told, explain_out_of_memory("A step", "take less."):
         raise error
     assert told.value is error
 

@@ -342,8 +342,8 @@ def translate_chunks(
     bar = tqdm(total=num_before + len(chunks), initial=num_before, unit="chunk", disable=not progress)
     with bar, closing(run_job(chunks, job, processes, progress)) as translated:
         for chunk in chunks:
-            needed = f"{chunk[0].place} to {chunk[-1].place} needed it; shorten the longest text"
-            with explain_out_of_memory(f"{needed}, or {OUT_OF_MEMORY_REMEDY}"):
+            work = f"The text of {chunk[0].place} to {chunk[-1].place}"
+            with explain_out_of_memory(work, f"shorten the longest text, or {OUT_OF_MEMORY_REMEDY}"):
                 translations = next(translated)
             yield chunk, translations
             bar.update()

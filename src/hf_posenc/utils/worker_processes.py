@@ -112,16 +112,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(pattern in message for pattern in OUT_OF_MEMORY_MESSAGES)
 
 
+class OutOfMemory(MemoryError):
+    """Memory ran out. The message names the work and the remedy."""
+
+
 @contextmanager
-def explain_out_of_memory(remedy: str) -> Iterator[None]:
-    """Context manager: an error from lack of memory becomes a MemoryError with the `remedy`."""
+def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
+    """Context manager: an error of any allocator becomes an OutOfMemory of one line."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        if not is_out_of_memory(error):
+        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-        first_line = str(error).strip().partition("\n")[0]
-        raise MemoryError(f"Memory ran out{f' ({first_line})' if first_line else ''}; {remedy}") from error
+        reason = str(error).strip().partition("\n")[0] or "no memory"
+        raise OutOfMemory(f"{work} must fit into memory, but that ran out ({reason}); {remedy}") from error
 
 
 if __name__ == "__main__":  # of `watched_command`: this file imports nothing that takes long

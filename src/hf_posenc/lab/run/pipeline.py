@@ -22,6 +22,7 @@ from ...transformer.configuration_base import BaseConfig
 from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ...utils.manifest import add_to_manifest, save_folder, validate_weights
 from ...utils.run_folder import SystemPaths
+from ...utils.worker_processes import explain_out_of_memory
 from ..analysis.diagnosis import diagnose
 from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
 from ..reports.card import is_pushed, push_system, write_card
@@ -29,7 +30,7 @@ from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, Test
 from ..results.saved_files import read_record, write_record
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state
-from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
+from ..training.distributed import FREE_MEMORY, validate_same_on_all_ranks
 from ..training.training_run import TrainingOutcome, train
 from .evaluation import score_test_set, score_texts, translate_test_set
 from .prepared_run import PreparedRun, PreparedSystem, initial_model, training_config
@@ -50,7 +51,7 @@ def run_system(run: PreparedRun, name: str) -> None:
     with exclusive_lock(system.paths.lock) if PartialState().is_main_process else nullcontext():
         if not is_scored(system):
             train_if_missing(system)
-            with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
+            with explain_out_of_memory(f"A batch of test pairs of {name}", f"{FREE_MEMORY} {SMALLER_BATCHES}"):
                 score_system(system)
             if PartialState().is_main_process and not system.settings.is_scored_by(system.paths.settings):
                 save_score_settings(system.paths, system.settings.score)

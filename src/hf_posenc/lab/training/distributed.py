@@ -1,4 +1,4 @@
-"""Distributed training: initialization, agreement of all ranks, errors for lack of memory, and sharding by FSDP.
+"""Distributed training: initialization, agreement of all ranks, and sharding by FSDP.
 
 FSDP gathers the parameters of a sharded module before each `forward`. Every layer calls each hook of an encoding, so
 that an encoding sharded by itself would be gathered as often. Its tables are small compared with a layer's weights.
@@ -7,8 +7,7 @@ the output projection are too, because they may be tied.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,11 +21,12 @@ from transformers import PreTrainedModel
 
 from ...convert.folders import auto_model_class
 from ...utils.atomic_io import first_difference, short_hash
-from ...utils.worker_processes import is_out_of_memory
 from .arguments import TrainingArguments
 from .lora import add_lora, merge_lora
 
 TIMEOUT = timedelta(hours=2)  # the others wait while the first process encodes the data
+# The first remedy for lack of memory.
+FREE_MEMORY = "end other programs that hold some and give the same command again, which goes on from what is saved."
 
 
 def init_distributed(use_cpu: bool) -> PartialState:
@@ -78,27 +78,6 @@ def code_versions() -> dict[str, str]:
     """A hash of this package, and the versions of torch and transformers."""
     package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[2].rglob("*.py")))
     return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}
-
-
-class OutOfMemory(MemoryError):
-    """Memory ran out. The message names the work and the remedy."""
-
-
-@contextmanager
-def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
-    """Context manager: an error of any allocator becomes an OutOfMemory of one line."""
-    try:
-        yield
-    except OutOfMemory:
-        raise
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = next(iter(str(error).splitlines()), "no memory")
-        raise OutOfMemory(
-            f"{work} must fit into memory, but that ran out ({reason}); end other programs that hold some and give the "
-            f"same command again, which goes on from what is saved. {remedy}"
-        ) from error
 
 
 REQUIRED_PLUGIN_SETTINGS = {

@@ -46,10 +46,11 @@ from ...alignments.base import Alignment
 from ...encodings.positions import document_mask
 from ...generation.translate import max_continuation_lengths, validate_tokenizer
 from ...transformer.encoder_decoder import ConditionalGeneration
+from ...utils.worker_processes import explain_out_of_memory
 from ..data.lengths import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler, lengths
 from .arguments import TrainingArguments
 from .checkpoints import last_intact_checkpoint
-from .distributed import any_rank, explain_out_of_memory, materialize, shard_by_layers, validate_fsdp_arguments
+from .distributed import FREE_MEMORY, any_rank, materialize, shard_by_layers, validate_fsdp_arguments
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
@@ -210,7 +211,7 @@ class LengthTrainer(Seq2SeqTrainer):
         """Evaluate. The time of an evaluation does not count in `tokens_per_second`."""
         start = time.monotonic()
         remedy = "Or lower train.per_device_eval_batch_size and train as a run of another name (name=NAME)."
-        with explain_out_of_memory("An evaluation", remedy):
+        with explain_out_of_memory("An evaluation", f"{FREE_MEMORY} {remedy}"):
             metrics = super().evaluate(*args, **kwargs)
         self.counting_since = self.counting_since and self.counting_since + time.monotonic() - start
         return metrics

@@ -20,6 +20,7 @@ from transformers import (
 
 from ...utils.atomic_io import short_hash
 from ...utils.text_io import JsonObject
+from ...utils.worker_processes import explain_out_of_memory
 from ..data.lengths import lengths
 from .arguments import TrainingArguments
 from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
@@ -31,7 +32,7 @@ from .checkpoints import (
     load_trainer_state,
     load_weights,
 )
-from .distributed import explain_out_of_memory, materialize, validate_same_on_all_ranks
+from .distributed import FREE_MEMORY, materialize, validate_same_on_all_ranks
 from .lora import add_lora, describe_lora
 from .trainer import (
     LengthTrainer,
@@ -137,7 +138,7 @@ def trainer_class(*, is_encoder_decoder: bool, is_text: bool) -> type[LengthTrai
 
 def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:
     """Train from a checkpoint, or from the start, to the end. Returns the weights; raises a SystemExit at SIGTERM."""
-    with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
+    with explain_out_of_memory(f"A step of {name}", f"{FREE_MEMORY} {SMALLER_BATCHES}"):
         trainer.train(resume_from_checkpoint=checkpoint)
     trainer.accelerator.wait_for_everyone()  # until the first process has written everything
     if sigterm.stopped:
