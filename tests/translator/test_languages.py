@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from hf_posenc.convert.folders import language_tokens
 from hf_posenc.translator.languages import choose_direction, find_code
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -60,6 +61,12 @@ def test_a_language_that_the_model_lacks_is_named_with_the_nearest(language: str
 def test_a_code_of_two_languages_of_the_model_is_refused_with_both() -> None:
     with pytest.raises(ValueError, match="may be any of zho_Hans, zho_Hant"):
         find_code("zh-Latn", CODES["NLLB"], "source_language")
+
+
+def test_a_row_of_underscores_is_no_tag() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURES / "marian")
+    tokenizer.add_tokens(["_____"])
+    assert language_tokens(tokenizer) == {}
 
 
 @pytest.mark.parametrize("model_type", ["marian", "bart", "posenc"])

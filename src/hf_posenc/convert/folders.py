@@ -178,21 +178,27 @@ def require_tags(has_tags: bool, tokenizer: PreTrainedTokenizerBase, language: s
     )
 
 
-def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The tags of a tokenizer by the names of their languages; empty without tags.
+# The tags of opus-mt, MADLAD and M2M-100. A row of underscores, which vocabularies of text have, is none.
+MARKED_CODE = re.compile(r">>([\w-]+)<<|<2([\w-]+)>|__([a-z]{2,3})__")
 
-    M2M-100's tag of `de` is the token `__de__`. Other tokenizers name the language by the token itself: opus-mt
-    `>>deu<<`, this family `<2de>`, NLLB and mBART-50 by a special token without brackets.
+
+def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """The tags of a tokenizer by the codes of their languages; empty without tags.
+
+    A tag of this family, which need not be of a language, is its own code. So is that of NLLB and mBART.
     """
-    if (tokens := getattr(tokenizer, "lang_code_to_token", None)) is not None:
-        return dict(tokens)
-    tags = getattr(tokenizer, "supported_language_codes", None)
-    if tags is None and isinstance(tokenizer, PosEncTokenizer):
-        tags = tokenizer.extra_special_tokens
-    if tags is None:
-        special = tokenizer.all_special_tokens if hasattr(tokenizer, "src_lang") else []
-        tags = [token for token in special if not token.startswith("<")]
-    return {tag: tag for tag in tags}
+    if isinstance(tokenizer, PosEncTokenizer):
+        return {tag: tag for tag in tokenizer.extra_special_tokens}
+    tokens: dict[str, str] = {}
+    for token in tokenizer.get_vocab():
+        if match := MARKED_CODE.fullmatch(token):
+            tokens[next(filter(None, match.groups()))] = token
+    if not tokens and hasattr(tokenizer, "lang_code_to_token"):  # M2M-100, whose vocabulary leaves them out
+        tokens = dict(tokenizer.lang_code_to_token)
+    if not tokens and hasattr(tokenizer, "src_lang"):  # NLLB and mBART: added tokens such as deu_Latn and de_DE
+        added = (str(token) for token in tokenizer.added_tokens_decoder.values())
+        tokens = {token: token for token in added if re.fullmatch(r"[a-z]{2,3}_[A-Z]\w+", token)}
+    return tokens
 
 
 # Exports for other engines.

@@ -6,7 +6,6 @@ codes with the same language, and the same script where the model has several, a
 these tables.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..convert.folders import missing_extra_error
+from ..convert.folders import language_tokens, missing_extra_error
 
 if TYPE_CHECKING:
     from langcodes import Language
 
 T5_LANGUAGES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}  # of its translation prefixes
-MARKED_CODE = re.compile(r">>(?P<marian>[\w-]+)<<|<2(?P<madlad>[\w-]+)>|__(?P<m2m>\w+)__")
 
 
 @dataclass(frozen=True)
@@ -107,20 +105,6 @@ FAMILIES: dict[str, FamilyRule] = {
     "marian": prefix_token,
     "t5": prefix_words,
 }
-
-
-def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The token of each language by its code; empty if the tokenizer has none."""
-    tokens: dict[str, str] = {}
-    for token in tokenizer.get_vocab():
-        if match := MARKED_CODE.fullmatch(token):
-            tokens[next(filter(None, match.groups()))] = token
-    if not tokens and hasattr(tokenizer, "lang_code_to_token"):  # M2M-100, whose vocabulary leaves them out
-        tokens = dict(tokenizer.lang_code_to_token)
-    if not tokens and hasattr(tokenizer, "src_lang"):  # NLLB and mBART: added tokens such as deu_Latn and de_DE
-        added = (str(token) for token in tokenizer.added_tokens_decoder.values())
-        tokens = {token: token for token in added if re.fullmatch(r"[a-z]{2,3}_[A-Z]\w+", token)}
-    return tokens
 
 
 def find_code(language: str | None, codes: Iterable[str], argument: str) -> str:

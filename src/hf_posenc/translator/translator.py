@@ -18,6 +18,7 @@ from typing import Any, overload
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..convert.folders import language_tokens
 from ..generation.translate import (
     continue_prompts,
     decoding_defaults,
@@ -31,7 +32,7 @@ from ..inference.ctranslate2_engine import MORE_POSITIONS_REMEDY, CTranslate2Tra
 from ..inference.loading import load_model
 from .checks import WORD, Checked, Doubt, SegmentTranslation, TextTranslation, find_doubts, usual_ratio
 from .coverage import doubt_uncovered
-from .languages import TranslationDirection, choose_direction, language_tokens, script_of
+from .languages import TranslationDirection, choose_direction, script_of
 from .repair import repair
 from .segments import Segment, join_segments, split_segments, with_blanks_apart
 
