@@ -327,12 +327,6 @@ def entry_modules() -> dict[str, str]:
     return {name: module for name, module in names.items() if name.startswith((CONFIGURATION, MODELING, TOKENIZATION))}
 
 
-def code_file_names() -> set[str]:
-    """The names of all files of code that a checkpoint may have, those of a user apart."""
-    names = {*entry_modules(), *map(shared_file, carried_modules())} - {None}
-    return {f"{name}.py" for name in names}
-
-
 def shared_file(module: str) -> str | None:
     """The file that a module goes to in the checkpoint of any model; None for an entry file."""
     path = module.removeprefix(f"{PACKAGE}.")

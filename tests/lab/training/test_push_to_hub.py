@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BartConfig
 from hf_posenc import PosEncConfig, PosEncTokenizer
 from hf_posenc.lab.reports.card import model_card
 from hf_posenc.lab.training.push_to_hub import push_files, pushed_files
+from hf_posenc.utils.manifest import write_folder_manifest
 
 
 @pytest.fixture
@@ -23,6 +24,8 @@ def saved(tokenizer: PosEncTokenizer, tmp_path: Path) -> Path:
     """What the Trainer saves of a step, and what else may lie there."""
     tiny_model("relative").save_pretrained(tmp_path / "saved")
     tokenizer.save_pretrained(tmp_path / "saved")
+    write_folder_manifest(tmp_path / "saved")
+    (tmp_path / "saved" / "README.md").write_text("# A model")
     for name in (
         "training_args.bin",
         "optimizer.pt",
@@ -39,7 +42,7 @@ def saved(tokenizer: PosEncTokenizer, tmp_path: Path) -> Path:
 
 def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
     code = code_of(PosEncConfig.from_pretrained(saved), with_tokenizer=True)
-    assert set(pushed_files(saved)) == code | MODEL_FILES | TOKENIZER_FILES
+    assert set(pushed_files(saved)) == code | MODEL_FILES | TOKENIZER_FILES | {"README.md"}
 
 
 @pytest.mark.full
@@ -57,6 +60,8 @@ def test_a_kept_tokenizer_is_pushed_whole(hub: Hub, tokenizer: PosEncTokenizer, 
         kept.chat_template = "{{ messages[0]['content'] }}"
     kept.save_pretrained(folder)
     BartConfig().save_pretrained(folder)  # the class of a tokenizer is looked up with it
+    write_folder_manifest(folder)
+    (folder / "README.md").write_text("# A model")
     (folder / "secret.spm").write_text("SECRET")
     HfApi().create_repo("someone/kept")
     push_files(folder, "someone/kept", message="pushed")
@@ -79,10 +84,21 @@ def test_a_link_is_never_followed(hub: Hub, tmp_path: Path, name: str, target: s
     (tmp_path / "file").write_text("PRIVATE KEY")
     (tmp_path / "folder").mkdir()
     (saved := tmp_path / "saved").mkdir()
-    (saved / "tokenizer.json").write_text("{}")
+    for file in ("tokenizer.json", name):
+        (saved / file).write_text("{}")
+    write_folder_manifest(saved)
+    (saved / "README.md").touch()
+    (saved / name).unlink()
     (saved / name).symlink_to(tmp_path / target)
     with pytest.raises(OSError, match=rf"plain files, but .*{name} is a link"):
         push_files(saved, "someone/linked", message="pushed")
+    assert not hub.repositories
+
+
+def test_a_push_without_a_list_of_files_is_refused(hub: Hub, saved: Path) -> None:
+    (saved / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"manifest\.json lists, but there is none; restore it"):
+        push_files(saved, "someone/unlisted", message="pushed")
     assert not hub.repositories
 
 
