@@ -136,6 +136,12 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
 def test_another_folder_or_use_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"export\.json, but .* has none; run to_onnx"):
         PosEncOnnxModel.from_pretrained(tmp_path)
+    (tmp_path / "elsewhere.onnx").touch()
+    (tmp_path / "graphs").mkdir()
+    components = {name: {"file": "../elsewhere.onnx"} for name in ("encoder", "prefill", "decode")}
+    (tmp_path / "graphs" / "export.json").write_text(json.dumps({"components": components}))
+    with pytest.raises(ValueError, match="graphs encoder, prefill, decode, but encoder, prefill, decode"):
+        PosEncOnnxModel.from_pretrained(tmp_path / "graphs")
     (tmp_path / "export.json").write_text('{"components": {"model": {"file": "model.onnx"}}}')
     with pytest.raises(ValueError, match="graphs encoder, prefill, decode, but encoder, prefill, decode"):
         PosEncOnnxModel.from_pretrained(tmp_path)

@@ -21,7 +21,6 @@ from hf_posenc import (
 from hf_posenc.convert.folders import auto_from_pretrained, convert_folder
 from hf_posenc.hub.errors import MODEL_FILES, explain_unreadable
 from hf_posenc.inference.ctranslate2_engine import METADATA_FILE, read_metadata
-from hf_posenc.inference.onnx_engine import EXPORT_FILE, GRAPHS, graph_files
 from hf_posenc.lab.results.saved_files import read_json, read_translations
 from hf_posenc.utils.manifest import read_manifest
 
@@ -121,31 +120,6 @@ def test_what_is_no_files_fault_stays_as_it_is(tmp_path: Path, error: BaseExcept
     with pytest.raises(type(error)) as raised, explain_unreadable(tmp_path, MODEL_FILES):
         raise error
     assert raised.value is error
-
-
-# Exports
-
-
-@pytest.mark.parametrize("file", ["../out.onnx", "/etc/passwd", "sub/../../out.onnx", "link.onnx", 5, None])
-def test_graphs_lie_in_their_own_folder(tmp_path: Path, file: object) -> None:
-    (folder := tmp_path / "graphs").mkdir()
-    (tmp_path / "out.onnx").write_bytes(b"")
-    (folder / "link.onnx").symlink_to(tmp_path / "out.onnx")
-    components = {name: {"file": f"{name}.onnx"} for name in GRAPHS} | {"decode": {"file": file}}
-    (folder / EXPORT_FILE).write_text(json.dumps({"components": components}))
-    with pytest.raises(ValueError, match=rf"{EXPORT_FILE} .*"), explain_unreadable(folder, (EXPORT_FILE,)):
-        graph_files(folder)
-
-
-def test_graphs_may_be_links_of_the_hubs_cache(tmp_path: Path) -> None:
-    (tmp_path / "blobs").mkdir()
-    (folder := tmp_path / "snapshots" / "1234").mkdir(parents=True)
-    for name in GRAPHS:
-        (tmp_path / "blobs" / name).write_bytes(b"")
-        (folder / f"{name}.onnx").symlink_to(f"../../blobs/{name}")
-    components = {name: {"file": f"{name}.onnx"} for name in GRAPHS}
-    (folder / EXPORT_FILE).write_text(json.dumps({"components": components}))
-    assert graph_files(folder) == {name: f"{name}.onnx" for name in GRAPHS}
 
 
 @pytest.mark.parametrize("change", [{"longest_source": "5"}, {"longest_target": 0.5}, {"search": []}])

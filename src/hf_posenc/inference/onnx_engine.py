@@ -8,7 +8,6 @@ onnxruntime, not the exporter's packages.
 """
 
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -294,7 +293,7 @@ def to_array(tensor: Tensor) -> Any:
     return import_onnxruntime().OrtValue.ortvalue_from_numpy(tensor.contiguous().numpy())
 
 
-# transformers' list of the graphs in a folder and of their files.
+# transformers' list of the graphs in a folder, which may come from anyone. The files are read by their fixed names.
 EXPORT_FILE = "export.json"
 GRAPHS = ("encoder", "prefill", "decode")
 ENCODER_STATES = "encoder_outputs.last_hidden_state"
@@ -363,9 +362,15 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         )
         import_onnxruntime()
         verify_folder(folder, "export the model again")
-        with explain_unreadable(folder, (EXPORT_FILE, "*.onnx")):
-            files = graph_files(folder)
-            graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
+        files = {name: folder / f"{name}.onnx" for name in GRAPHS}
+        missing = [name for name, file in files.items() if not file.exists()]
+        require(
+            not missing,
+            f"{folder} must have the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; export the model "
+            "with to_onnx.",
+        )
+        with explain_unreadable(folder, ("*.onnx",)):
+            graphs = {name: OnnxGraph(file, threads or torch.get_num_threads()) for name, file in files.items()}
         model = cls(auto_from_pretrained(AutoConfig, folder), graphs)
         if (folder / GENERATION_CONFIG_NAME).is_file():
             with explain_unreadable(folder, (GENERATION_CONFIG_NAME,)):
@@ -466,30 +471,3 @@ class PosEncOnnxModel(PreTrainedModel, Seq2SeqGenerationMixin):
         prefixes = tuple(f"{name}." for name in CACHE_NAMES)
         arrays = {name: array for name, array in outputs.items() if name.startswith(prefixes)}
         return tensors, OnnxCache({**of_source, **arrays}, num_cached + 1)
-
-
-def graph_files(folder: Path) -> dict[str, str]:
-    """The file of each graph, by name; a ValueError if the folder has others than those of `to_onnx`, and for a file
-    outside of the folder."""
-    components = json.loads((folder / EXPORT_FILE).read_text(encoding="utf-8")).get("components", {})
-    missing = [name for name in GRAPHS if name not in components]
-    require(
-        not missing,
-        f"{folder / EXPORT_FILE} must list the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; export "
-        "the model with to_onnx.",
-    )
-    files = {name: components[name]["file"] for name in GRAPHS}
-    for name, file in files.items():
-        require(
-            is_inside(folder / file, folder),
-            f"{folder / EXPORT_FILE} must name graphs in its own folder, but that of {name} is {file!r}, which leads "
-            "elsewhere; export the model with to_onnx.",
-        )
-    return files
-
-
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path leads into a folder, or from a snapshot of the Hub's cache, which holds links, to its blobs."""
-    target, home = path.resolve(), folder.resolve()
-    is_blob = home.parent.name == "snapshots" and target.parent == home.parents[1] / "blobs"
-    return target.is_relative_to(home) or is_blob
