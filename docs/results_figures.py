@@ -108,10 +108,9 @@ def score_against_cost() -> Figure:
     styles = line_styles(points)
     for name, (time, found) in points.items():
         colour, marker, _ = styles[name]
-        x, y = time["time_ratio"], found.score("bleu") or 0.0
-        axes.errorbar(
-            x, y, found.half_width("bleu") or 0.0, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9
-        )
+        x, score = time["time_ratio"], found.scored("bleu")
+        y, half_width = score.value or 0.0, score.half_width or 0.0
+        axes.errorbar(x, y, half_width, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9)
         below = {"t5": ((0, -15), "center"), "transformer-xl": ((-5, -11), "right"), "deberta": ((5, -11), "left")}
         below |= {"xpos": ((-5, 3), "right"), "relative": ((5, -11), "left"), "forgetting": ((-5, 3), "right")}
         offset, side = below.get(name, ((5, 3), "left"))

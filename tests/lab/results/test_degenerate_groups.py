@@ -115,7 +115,7 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResul
                 "truncated": 0,
                 "test_set_sha256": "17",
                 "beyond": to_json(scores_beyond_limit(statistics, edges[0], 100)),
-                "by_prediction": to_json(scores_by_length(statistics, lengths, edges, 100)["buckets"]),
+                "by_prediction": to_json(scores_by_length(statistics, lengths, edges, 100).buckets),
             }
         },
         "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},

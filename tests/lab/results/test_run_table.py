@@ -36,7 +36,7 @@ def test_a_cell_has_one_number_of_the_run_with_its_interval_and_mark(runs: tuple
     assert table.headers == ["system", *expected]
     assert [line[0] for line in table.rows] == ["plain", "good (2 seeds)"]
     plain = buckets[0]
-    assert table.rows[0][1] == f"{plain.score('bleu'):.1f} ±{plain.half_width('bleu'):.1f}"
+    assert table.rows[0][1] == f"{plain.score('bleu'):.1f} ±{plain.scored('bleu').half_width:.1f}"
     assert table.rows[1][1].endswith("*") and not table.rows[0][1].endswith("*")
     assert table.best == {(1, place) for place in range(1, 7)}
     assert "* p < 0.05 against plain" in table.legend

@@ -198,8 +198,8 @@ def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
     made = mean_bucket_scores(seeds)
     assert made.score("bleu") == pytest.approx(13) and made.score("length_ratio") == pytest.approx(1)
     half_width = 4.303 * 3 / math.sqrt(3)  # t of two degrees of freedom, deviation 3
-    assert made.half_width("bleu") == pytest.approx(half_width)
-    assert made.seeds == 3 and made.n == 7 and made.half_width("length_ratio") is None
+    assert made.scored("bleu").half_width == pytest.approx(half_width)
+    assert made.seeds == 3 and made.n == 7 and made.scored("length_ratio").half_width is None
     assert made.scored("bleu").middle is None
     assert mean_bucket_scores(seeds[:1]) == seeds[0]
     empty = bucket(n=0, bleu=None, bleu_ci=None)
@@ -219,7 +219,7 @@ def test_no_cell_of_seeds_leaves_the_scale(
     scores = [min(max(middle + spread * step, lowest), highest) for step in (-1.0, 0.2, 0.9)]
     seeds = [bucket(**{metric: score, f"{metric}_mean": score, f"{metric}_ci": 3.0}) for score in scores]
     made = mean_bucket_scores(seeds)
-    mean, half_width = made.score(metric), made.half_width(metric)
+    mean, half_width = made.score(metric), made.scored(metric).half_width
     assert mean is not None and half_width is not None
     is_on_scale = lowest <= round(mean - half_width, 6) and round(mean + half_width, 6) <= highest
     expected = f"±{half_width:.1f}" if is_on_scale else f"[{min(scores):.1f} to {max(scores):.1f}]"
@@ -243,7 +243,7 @@ def further_scores(statistics: dict[str, Any], place: int) -> dict[str, Any]:
         "truncated": 0,
         "test_set_sha256": "x",
         "beyond": to_json(scores_beyond_limit(statistics, 20, 100)),
-        "by_prediction": to_json(scores_by_length(statistics, lengths, EDGES, 100)["buckets"]),
+        "by_prediction": to_json(scores_by_length(statistics, lengths, EDGES, 100).buckets),
     }
 
 
@@ -491,7 +491,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
     references, lengths = corpus(50)
     predictions = noisy(references, 0.4, 0)
     own = [row % 3 * EDGES[0] for row in range(len(lengths))]
-    made = scores_by_length(scored(predictions, references, lengths)[1], own, EDGES, 100)["buckets"]
+    made = scores_by_length(scored(predictions, references, lengths)[1], own, EDGES, 100).buckets
     for group in made:
         high = math.inf if group.high is None else group.high
         rows = [row for row, length in enumerate(own) if group.low <= length <= high]
@@ -500,7 +500,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
             texts = [predictions[row] for row in rows], [[references[row] for row in rows]]
             assert group.score("bleu") == pytest.approx(BLEU().corpus_score(*texts).score)
     assert sum(group.n > 0 for group in made) > 1
-    other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0)["buckets"]
+    other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0).buckets
     runs = {
         name: {"news": LengthScores(overall=groups[0], buckets=groups)} for name, groups in (("a", made), ("b", other))
     }

@@ -87,15 +87,7 @@ def water_fill(max_L: np.ndarray, total: int, pairs_L: np.ndarray) -> np.ndarray
     return target_L
 
 
-BIN_WIDTHS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-)  # candidates, in source lengths; with fewer pairs wider bins are better
+BIN_WIDTHS = (1, 2, 3, 4, 5, 6, 8)  # candidates, in source lengths; with fewer pairs wider bins are better
 MEGABATCH_SIZE = 50  # batches: of so many, sampled at random, the pairs are sorted by length
 
 

@@ -69,7 +69,7 @@ def length_plot(rows: TableRows, test_set: str) -> tuple[str, str, dict[str, Any
     for row, tests in rows.scores.items():
         for index in shown:
             bucket = tests[test_set].buckets[index]
-            half_width = bucket.half_width(metric)
+            half_width = bucket.scored(metric).half_width
             interval = "none" if half_width is None else f"±{half_width:.1f}"
             if (value := bucket.score(metric)) is not None:
                 points.append((upper_bound(common, index), round(value, 2), row, bucket.label, interval))

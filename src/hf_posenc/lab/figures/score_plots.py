@@ -188,7 +188,7 @@ def interval_note(buckets: BucketsByRow) -> str:
         kinds.append(f"Student's over the seeds ({max(seeds)} seeds)")
     if min(seeds) == 1:
         kinds.append("bootstrapped over sentences (1 seed)")
-    if any(bucket.seed_range("bleu") or bucket.seed_range("perplexity") for bucket in scored):
+    if any(bucket.scored(metric).seed_range(metric) for bucket in scored for metric in ("bleu", "perplexity")):
         kinds.append("lowest and highest seed where that leaves the scale")
     return f"bars: 95 % interval, {', or '.join(kinds)}"
 
@@ -257,7 +257,7 @@ def draw_by_bucket(
 ) -> None:
     """Draw one field of a system's buckets as a line, with its intervals if it has any."""
     ys = [or_nan(group.score(field)) for group in groups]
-    if any(group.half_width(field) for group in groups):
+    if any(group.scored(field).half_width for group in groups):
         xs, bars = np.arange(len(groups)) + offset, interval_bars(groups, field)
         axes.errorbar(xs, ys, bars, fmt="none", ecolor=style[0], elinewidth=1, capsize=2)
     draw_marks(axes, groups, ys, offset, style, label)

@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -17,6 +16,7 @@ from .records import (
     BucketScore,
     Comparison,
     Diagnosis,
+    LengthScores,
     RunResults,
     Score,
     SystemRecord,
@@ -98,23 +98,16 @@ def scores_beyond_limit(statistics: Statistics, max_length: int | None, samples:
     return bucket_scores(bounds, statistics, is_beyond, samples)
 
 
-class ScoresByLength(TypedDict):
-    """The scores of all pairs, and of each length bucket."""
-
-    overall: BucketScore
-    buckets: tuple[BucketScore, ...]
-
-
 def scores_by_length(
     statistics: Statistics, lengths: Sequence[int], edges: Sequence[int], samples: int
-) -> ScoresByLength:
+) -> LengthScores:
     """The corpus scores by any lengths of the pairs, such as those of translations."""
     bucket_ids = np.searchsorted(edges, lengths)
     buckets = []
     for bucket, bounds in enumerate(bucket_bounds(edges)):
         buckets.append(bucket_scores(bounds, statistics, bucket_ids == bucket, samples))
     overall = bucket_scores(ALL, statistics, np.ones(len(lengths), dtype=bool), samples)
-    return {"overall": overall, "buckets": tuple(buckets)}
+    return LengthScores(overall=overall, buckets=tuple(buckets))
 
 
 def bucket_scores(bounds: BucketBounds, statistics: Statistics, in_bucket: np.ndarray, samples: int) -> BucketScore:

@@ -207,7 +207,7 @@ class Score:
         return round(self.value - self.half_width, 9) < lowest or round(self.value + self.half_width, 9) > highest
 
     def seed_range(self, metric: str) -> tuple[float, float] | None:
-        """The lowest and the highest seed, if the interval over seeds leaves the metric's scale; else None."""
+        """The lowest and the highest seed, which tables show in place of an interval that leaves the metric's scale."""
         if self.lowest is None or self.highest is None or not self.leaves_scale(metric):
             return None
         return self.lowest, self.highest
@@ -230,14 +230,6 @@ class BucketScore:
 
     def score(self, metric: str) -> float | None:
         return self.scored(metric).value
-
-    def half_width(self, metric: str) -> float | None:
-        """Half of the 95 % interval, None without an interval."""
-        return self.scored(metric).half_width
-
-    def seed_range(self, metric: str) -> tuple[float, float] | None:
-        """The lowest and the highest seed, where tables show them in place of the interval."""
-        return self.scored(metric).seed_range(metric)
 
     def scored(self, metric: str) -> Score:
         """The score with its interval. One without a value if the metric was not computed."""

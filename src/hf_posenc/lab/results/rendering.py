@@ -147,12 +147,13 @@ def render_csv(rows: TableRows) -> str:
                 p_values = bucket_p_values(rows.comparisons.get(test), system, group)
                 fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
                 for metric, *_ in available_scores([group]):
-                    interval: list[float | None] = [group.half_width(metric), None, None]
-                    if (seed_range := group.seed_range(metric)) is not None:
+                    score = group.scored(metric)
+                    interval: list[float | None] = [score.half_width, None, None]
+                    if (seed_range := score.seed_range(metric)) is not None:
                         interval = [None, *seed_range]
                     p = p_values.get(metric)
                     tests_of_metric = [p.randomisation, p.bootstrap, p.pooled] if p else [None, None, None]
-                    line = [*fields, metric, group.score(metric), *interval, *tests_of_metric]
+                    line = [*fields, metric, score.value, *interval, *tests_of_metric]
                     writer.writerow(map(csv_cell, line))
     return buffer.getvalue()
 

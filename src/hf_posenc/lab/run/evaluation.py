@@ -33,8 +33,8 @@ from ..config.settings import TEXT_SCORES, ScoreSettings
 from ..data.corpus import hash_test_set
 from ..data.segmentation import join_translations
 from ..data.tokenization import ExperimentTokenizer
-from ..results.aggregation import ScoresByLength, scores_by_length
-from ..results.records import BucketScore, ScoredTestSet, TestSetTranslations, TranslationTime
+from ..results.aggregation import scores_by_length
+from ..results.records import ScoredTestSet, TestSetTranslations, TranslationTime
 from ..results.saved_files import (
     has_translations,
     read_statistics,
@@ -148,21 +148,15 @@ def score_test_set(
     )
 
 
-class ScoresBySide(ScoresByLength):
-    """The scores by the sources' lengths, and by the translations'."""
-
-    by_prediction: tuple[BucketScore, ...]
-
-
 def scores_by_source_and_prediction(
     statistics: Statistics, translations: TestSetTranslations, tokenizer: ExperimentTokenizer, score: ScoreSettings
-) -> ScoresBySide:
-    """All scores of a translated test set, from its sentence statistics."""
+) -> dict[str, Any]:
+    """All scores of a translated test set, for a ScoredTestSet, from its sentence statistics."""
     edges, samples = score.bucket_edges, score.bootstrap_samples
     prediction_lengths = token_counts("predictions", list(translations.texts), tokenizer)
-    by_prediction = scores_by_length(statistics, prediction_lengths, edges, samples)["buckets"]
+    by_prediction = scores_by_length(statistics, prediction_lengths, edges, samples).buckets
     by_source = scores_by_length(statistics, statistics["lengths"].tolist(), edges, samples)
-    return {**by_source, "by_prediction": by_prediction}
+    return {"overall": by_source.overall, "buckets": by_source.buckets, "by_prediction": by_prediction}
 
 
 def compute_statistics(
@@ -278,4 +272,6 @@ def scored_test_set(statistics: Statistics, system: PreparedSystem, text_hash: s
     """The perplexity of all rows and of each bucket of context lengths."""
     score, lengths = system.settings.score, statistics["lengths"].tolist()
     by_length = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
-    return ScoredTestSet(**by_length, by="context", truncated=0, test_set_sha256=text_hash)
+    return ScoredTestSet(
+        overall=by_length.overall, buckets=by_length.buckets, by="context", truncated=0, test_set_sha256=text_hash
+    )

@@ -22,6 +22,7 @@ from ...transformer.configuration_base import BaseConfig
 from ...utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ...utils.manifest import add_to_manifest, save_folder, validate_weights
 from ...utils.run_folder import SystemPaths
+from ...utils.text_io import JsonObject
 from ...utils.worker_processes import explain_out_of_memory
 from ..analysis.diagnosis import diagnose
 from ..data.tokenization import ExperimentTokenizer, SlowTokenizer
@@ -31,7 +32,7 @@ from ..results.saved_files import read_record, write_record
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state
 from ..training.distributed import FREE_MEMORY, validate_same_on_all_ranks
-from ..training.training_run import TrainingOutcome, train
+from ..training.training_run import train
 from .evaluation import score_test_set, score_texts, translate_test_set
 from .prepared_run import PreparedRun, PreparedSystem, initial_model, training_config
 from .rescoring import save_score_settings
@@ -249,9 +250,9 @@ def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig, *, i
     return tokenizer
 
 
-def without_training(model: PreTrainedModel, paths: SystemPaths) -> tuple[PreTrainedModel, TrainingOutcome]:
+def without_training(model: PreTrainedModel, paths: SystemPaths) -> tuple[PreTrainedModel, JsonObject]:
     """The initial model as the outcome of 0 steps, with a training log of one line."""
     if PartialState().is_main_process:
         paths.folder.mkdir(parents=True, exist_ok=True)
         atomic_write(paths.training_log, '{"step": 0, "seconds": 0.0}\n')
-    return model, {"steps": 0, "seconds": 0.0, "loss": None, "processes": PartialState().num_processes}
+    return model, {"steps": 0, "seconds": 0.0, "processes": PartialState().num_processes}

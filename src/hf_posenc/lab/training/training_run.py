@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
@@ -49,16 +48,6 @@ SMALLER_BATCHES = (
 )
 
 
-class TrainingOutcome(TypedDict, total=False):
-    """Steps, seconds and the last loss of a training. `best_step` if the best model is loaded at the end."""
-
-    steps: int
-    seconds: float
-    loss: float | None
-    best_step: int | None
-    processes: int
-
-
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -71,7 +60,7 @@ def train(
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
     is_text: bool = False,
-) -> tuple[PreTrainedModel, TrainingOutcome]:
+) -> tuple[PreTrainedModel, JsonObject]:
     """Train `model` from the last intact checkpoint in the folder that `args` names.
 
     Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
@@ -163,18 +152,17 @@ def restore_patience(trainer: LengthTrainer, resumed: TrainerState | None) -> No
             callback.early_stopping_patience_counter = evals_without_improvement(resumed)
 
 
-def training_outcome(state: TrainerState, log: JsonLogger, args: TrainingArguments) -> TrainingOutcome:
+def training_outcome(state: TrainerState, log: JsonLogger, args: TrainingArguments) -> JsonObject:
+    """Steps, seconds and last loss, for a TrainingSummary. `best_step` if the best model is loaded at the end."""
     lines = log.read_lines()
     losses = [line["loss"] for line in lines if "loss" in line]
-    outcome: TrainingOutcome = {
+    return {
         "steps": state.global_step,
         "seconds": lines[-1]["seconds"] if lines else 0.0,
         "loss": losses[-1] if losses else None,
+        "best_step": state.best_global_step if args.load_best_model_at_end else None,
+        "processes": args.world_size,
     }
-    if args.load_best_model_at_end:
-        outcome["best_step"] = state.best_global_step
-    outcome["processes"] = args.world_size
-    return outcome
 
 
 def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
