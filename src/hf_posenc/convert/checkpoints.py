@@ -35,9 +35,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
-import transformers
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
 from ..encodings.sinusoidal import Sinusoidal, sinusoids
@@ -235,11 +234,10 @@ def permute_channels(weights: Weights, order: Tensor) -> Weights:
 
 @dataclass(frozen=True)
 class Family:
-    """One family of transformers' encoder-decoders. Its classes, here names, are imported when they are used."""
+    """One family of transformers' encoder-decoders."""
 
     name: str
-    config_name: str
-    model_name: str
+    model_type: str
     positions: SinusoidalPositions | LearnedPositions
     norm_first: bool
     normalize_embedding: bool
@@ -248,12 +246,12 @@ class Family:
     @property
     def config_class(self) -> type[PreTrainedConfig]:
         """The class of its configs."""
-        return getattr(transformers, self.config_name)
+        return CONFIG_MAPPING[self.model_type]
 
     @property
     def model_class(self) -> type[PreTrainedModel]:
         """The class of its translation models."""
-        return getattr(transformers, self.model_name)
+        return MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[self.config_class]
 
     @property
     def fixed_fields(self) -> dict[str, object]:
@@ -283,18 +281,15 @@ class Family:
         return "decoder_vocab_size" in self.config_fields
 
 
-BART = ("BART", "BartConfig", "BartForConditionalGeneration", LearnedPositions())
-M2M100 = ("M2M-100", "M2M100Config", "M2M100ForConditionalGeneration", FairseqSinusoids())
-MARIAN = ("Marian", "MarianConfig", "MarianMTModel", SinusoidalPositions())
-MBART = ("mBART", "MBartConfig", "MBartForConditionalGeneration", LearnedPositions())
-PEGASUS = ("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration", SinusoidalPositions())
 # By `model_type`; NLLB-200 is an `m2m_100`, mBART-50 an `mbart`.
 FAMILIES = {
-    "bart": Family(*BART, norm_first=False, normalize_embedding=True),
-    "m2m_100": Family(*M2M100, norm_first=True, normalize_embedding=False, has_output_bias=False),
-    "marian": Family(*MARIAN, norm_first=False, normalize_embedding=False),
-    "mbart": Family(*MBART, norm_first=True, normalize_embedding=True),
-    "pegasus": Family(*PEGASUS, norm_first=True, normalize_embedding=False),
+    "bart": Family("BART", "bart", LearnedPositions(), norm_first=False, normalize_embedding=True),
+    "m2m_100": Family(
+        "M2M-100", "m2m_100", FairseqSinusoids(), norm_first=True, normalize_embedding=False, has_output_bias=False
+    ),
+    "marian": Family("Marian", "marian", SinusoidalPositions(), norm_first=False, normalize_embedding=False),
+    "mbart": Family("mBART", "mbart", LearnedPositions(), norm_first=True, normalize_embedding=True),
+    "pegasus": Family("Pegasus", "pegasus", SinusoidalPositions(), norm_first=True, normalize_embedding=False),
 }
 
 
@@ -460,7 +455,7 @@ def validate_convertible(theirs: PreTrainedConfig, family: Family) -> None:
         "Only weights in floating point are converted, but the config has a quantization_config; convert the model "
         "that was quantized.",
     )
-    load = f"load it with {family.model_name}.from_pretrained(..., {{}}) and convert that"
+    load = f"load it with {family.model_class.__name__}.from_pretrained(..., {{}}) and convert that"
     require(
         theirs.decoder_start_token_id is not None,
         f"decoder_start_token_id must be a token id, but this {family.name} model has none; "
