@@ -8,7 +8,7 @@ import math
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -249,14 +249,9 @@ SCRIPTS = {  # codes of ISO 15924, and the scripts that text of it is written in
 
 def usual_ratio(pairs: Sequence[tuple[str, str]]) -> tuple[float, float] | None:
     """Median and spread (1.48 median absolute deviations) of the log ratios of lengths; None of few segments."""
-    ratios = np.fromiter(log_ratios(pairs), float)
+    known = [pair for pair in pairs if len(pair[0]) >= MIN_CHARACTERS and pair[1].strip()]
+    ratios = np.array([math.log(len(translation) / len(source)) for source, translation in known])
     if len(ratios) < MIN_SEGMENTS:
         return None
     middle = float(np.median(ratios))
     return middle, max(MIN_RATIO_SPREAD, 1.48 * float(np.median(abs(ratios - middle))))
-
-
-def log_ratios(pairs: Sequence[tuple[str, str]]) -> Iterator[float]:
-    for source, translation in pairs:
-        if len(source) >= MIN_CHARACTERS and translation.strip():
-            yield math.log(len(translation) / len(source))

@@ -196,7 +196,7 @@ def text_parts(piece: str, line: int, unescape: ChangeText = str, escape: Change
     """A text on one line, and the blanks around it; a fixed part without letters. `line`: where the piece begins."""
     segment = with_blanks_apart(piece)
     text = unescape(segment.text)
-    if not has_letters(text):
+    if not any(map(str.isalpha, text)):
         yield Part(piece)
         return
     yield Part(segment.before)
@@ -383,10 +383,6 @@ def find_value(line: str, field: str) -> tuple[str, int, int]:
 def lines_of(text: str) -> list[str]:
     """The lines with their ends."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def has_letters(text: str) -> bool:
-    return any(map(str.isalpha, text))
 
 
 READERS: dict[str, Reader] = {

@@ -9,8 +9,8 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...hub.errors import is_blank
 from ...metrics.loading import load_translation_audit
-from ...metrics.translation_audit.lexicon import BLANK
 from ...translator.checks import Doubt, SegmentTranslation
 from ...translator.documents import form_of, read_document
 from ...translator.report import validate_report_path, write_report
@@ -30,10 +30,6 @@ class Document(NamedTuple):
     first_line: int  # from 1; 0 in files with markup
     lines: list[str]
     places: list[str]
-
-
-def is_blank(line: str) -> bool:
-    return BLANK.sub("", line) == ""
 
 
 def read_documents(path: Path, ids: Path | None) -> list[Document]:
@@ -133,13 +129,6 @@ def lines_in_place_of(sources: Sequence[Document], lines: Sequence[str]) -> list
     return documents if is_aligned else []
 
 
-def read_references(path: Path, sources: Sequence[Document], ids: Path | None) -> list[list[str]]:
-    """The references of each document, line by line as the source."""
-    if aligned := lines_in_place_of(sources, list(read_lines(path))):
-        return aligned
-    return [document.lines for document in read_documents(path, ids)]
-
-
 def read_marked_up(path: Path, form: str, field: str) -> list[Document]:
     """The documents of a file with markup: chapters of a book, rows of JSON lines, else the file."""
 
@@ -212,7 +201,8 @@ def audit_files(
         documents = read_documents(sources, document_ids)
         texts = read_translations(translations, documents, document_ids, translation_ids)
         if references:
-            reference_texts = read_references(references, documents, document_ids)
+            aligned = lines_in_place_of(documents, list(read_lines(references)))
+            reference_texts = aligned or [document.lines for document in read_documents(references, document_ids)]
     else:
         documents = read_marked_up(sources, form, field)
         texts = read_like_sources(translations, documents, form, field)

@@ -376,7 +376,9 @@ def compare_systems(
     if margin is not None:
         headers.append("p within")
         notes.append(EQUIVALENCE_NOTE.format(margin))
-    return Table(headers, lines, describe_comparison(metric, test, len(ours[0]), labels), tuple(notes))
+    names, num_pairs = {name: legend_name for name, legend_name, _ in SCORE_FORMATS}, len(ours[0])
+    num_units = num_pairs if labels is None else len(set(labels))
+    return Table(headers, lines, f"{test}, n={num_pairs}, {num_units} units: {names[metric]}", tuple(notes))
 
 
 def common_test_set(rows: Sequence[SavedRow], test: str | None) -> str:
@@ -434,10 +436,3 @@ def shown_names(first: SavedRow, second: SavedRow) -> list[str]:
     if first.name != second.name:
         return [first.name, second.name]
     return [f"{row.folder.resolve().name}/{row.name}" for row in (first, second)]
-
-
-def describe_comparison(metric: str, test: str, num_pairs: int, units: Sequence[Hashable] | None) -> str:
-    """Test set, numbers of pairs and units, and metric."""
-    names = {name: legend_name for name, legend_name, _ in SCORE_FORMATS}
-    num_units = num_pairs if units is None else len(set(units))
-    return f"{test}, n={num_pairs}, {num_units} units: {names[metric]}"

@@ -302,10 +302,6 @@ def bucket_p_values(p_values: Comparison | None, system: str, group: BucketScore
     return p_values.get(system, {}).get(group.label, {}) if p_values else {}
 
 
-def is_significant(p_values: BucketPValues, metric: str) -> bool:
-    return metric in p_values and p_values[metric].deciding < SIGNIFICANCE_LEVEL
-
-
 def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: BucketPValues) -> str:
     """`31.7 ±0.5* / 57.9 ±0.6 / 1.02`, or `0.3 [0.0 to 0.9]` where ± leaves the scale; a dash where a score is missing,
     a single dash for a group without pairs."""
@@ -319,7 +315,8 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
             part += f" [{seed_range[0]:{format_spec}} to {seed_range[1]:{format_spec}}]"
         elif score.half_width is not None:
             part += f" ±{score.half_width:{format_spec}}"
-        parts.append(part + "*" * is_significant(p_values, metric))
+        is_significant = metric in p_values and p_values[metric].deciding < SIGNIFICANCE_LEVEL
+        parts.append(part + "*" * is_significant)
     return " / ".join(parts)
 
 
