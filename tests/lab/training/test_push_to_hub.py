@@ -1,5 +1,6 @@
 """What a push uploads: the files of the model, and no names of local folders."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
 def test_a_kept_tokenizer_is_pushed_whole(hub: Hub, tokenizer: PosEncTokenizer, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("sentencepiece", reason="these tokenizers need it: pip install sentencepiece")
     (folder := tmp_path / "saved").mkdir()
-    kept: Any = tokenizer
+    kept: Any = deepcopy(tokenizer)  # the fixture is shared
     if kind.startswith("marian"):
         kept = marian_tokenizer(folder, separate="two" in kind)
     elif kind == "m2m100":
