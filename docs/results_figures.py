@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from saved_results import BENCHMARKS, RESULTS, costs, furthest_length, saved_bucket, scores
 
-from hf_posenc.lab.figures.diagnostics_plots import end_forbidden_figure, source_position_figure
+from hf_posenc.lab.figures.diagnostics_plots import end_forbidden_figure, loss_figure, source_position_figure
 from hf_posenc.lab.figures.score_plots import (
     bleu_by_length_figure,
     perplexity_figure,
@@ -36,7 +36,7 @@ from hf_posenc.lab.figures.style import (
     with_title,
 )
 from hf_posenc.lab.results.records import Diagnosis
-from hf_posenc.lab.results.saved_files import parse_file
+from hf_posenc.lab.results.saved_files import parse_file, read_results
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",
@@ -181,6 +181,12 @@ def quality_over_latency() -> Figure:
     return figure
 
 
+def losses_of_explorations() -> Figure:
+    """Validation loss of the kept trainings, by step and by minute."""
+    results = read_results(RESULTS / "explorations-multi30k-fren")
+    return loss_figure({name: system.loss for name, system in results.systems.items()}, results.row_by_system)
+
+
 def furthest_lengths() -> Figure:
     """The language models: perplexity at the shortest and the longest contexts, and the furthest length.
 
@@ -289,6 +295,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "length-multi30k/end-forbidden-test_2016_flickr-x5": lambda: end_forbidden_figure(
         decodings("length-multi30k", "test_2016_flickr-x5")
     ),
+    "explorations-multi30k-fren/loss": losses_of_explorations,
     "which-generated/ranking-generated": ranking,
     "which-multi30k/ranking-of-test-sets": ranking_on_captions,
     "cost/score-against-cost": score_against_cost,
@@ -306,6 +313,7 @@ TITLES = {
     "n19-captions-16-30/bleu-by-length-test_2016_flickr": "Trained on long captions: sinusoids fail on short ones",
     "length-multi30k/place-test_2016_flickr-x5": "Five captions, one input: aligned reads along, relative loses track",
     "length-multi30k/end-forbidden-test_2016_flickr-x5": "Without early ends, relative is still below aligned",
+    "explorations-multi30k-fren/loss": "Captions, width 64: relative and RoPE reach the lowest losses",
     "which-generated/ranking-generated": "No encoding alone keeps its score at four times the training length",
     "which-multi30k/ranking-of-test-sets": "Encodings that lead on single captions lose their score on several",
     "cost/score-against-cost": "Synthetic sentences, twice the training length: of these only aligned keeps its BLEU",
