@@ -18,16 +18,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from matplotlib.figure import Figure
 from PIL import Image
+from support.experiments import ONE_SYSTEM
 from support.models import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
 from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
 from hf_posenc.lab import explorer
 from hf_posenc.lab.analysis.probes import PlotExtent, added_vectors, untrained_probes
+from hf_posenc.lab.data.synthetic import generate_pairs
 from hf_posenc.lab.explorer.html import figure_html, render_png, table_html, translation_html
 from hf_posenc.lab.explorer.runs import (
+    HOOK_LABELS,
     EncodingChoice,
     ExplorerRun,
     Probes,
@@ -56,6 +60,7 @@ from hf_posenc.lab.explorer.views import (
 from hf_posenc.lab.figures.attention_figures import attention_figures, translate_with_attention
 from hf_posenc.lab.figures.style import LazyFigure
 from hf_posenc.lab.results.tables import Table, TableRows
+from hf_posenc.lab.run.train import train_systems
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
@@ -74,7 +79,8 @@ def of(*encodings: str, **sizes: Any) -> Probes:
 def test_every_encoding_is_plotted_by_its_hooks(encodings, side):
     subjects = of(*encodings.split("+"), side=side)
     hooks = subjects["attention"].hooks
-    assert f"hooks: {', '.join(hooks) or 'none'}" in describe_probe(subjects["attention"])
+    labels = [HOOK_LABELS[hook] for hook in hooks] or ["changes nothing"]
+    assert describe_probe(subjects["attention"]).startswith("; ".join(labels))
     for positions in (16, 70):
         made = encoding_views(subjects, positions)
         assert bool(made) == bool(hooks)
@@ -256,6 +262,21 @@ def test_systems_are_those_with_a_model(run: ExplorerRun):
     assert run.systems == ["relative", "rnn", "short", "strange"], "first those of the results, in their order"
 
 
+@pytest.mark.slow
+def test_the_first_sentence_and_systems_are_those_of_the_run(tmp_path: Path) -> None:
+    config = tmp_path / "tiny.yaml"
+    systems = {"relative": {}, "rotary": {"model": {"position_encoding_type": "rotary"}}}
+    settings = ONE_SYSTEM | {"systems": systems, "seeds": [1, 2]}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    train_systems(str(config), [f"output_dir={tmp_path}", "train.max_steps=1"])
+    opened = ExplorerRun(tmp_path / "tiny")
+    assert opened.first_systems() == ["relative-seed1", "rotary-seed1"]
+    (first, _), (second, _) = generate_pairs(**settings["data"]["test"]["generated"]["generator"])
+    assert [opened.example(number)[0] for number in range(3)] == [first, second, first]
+    shutil.rmtree(tmp_path / "tiny" / "data")
+    assert ExplorerRun(tmp_path / "tiny").example(1) == generated_sentence(1)
+
+
 @pytest.mark.full
 def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
     model, _ = run.load_model("relative")
@@ -263,10 +284,10 @@ def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
         subjects = run.probes("relative", side)
         table_LVK = getattr(model.model, side).positions[0].keys.detach().double().numpy()
         figure = encoding_views(subjects, 4)["Vectors"].draw()
-        shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+        shown = [line.get_ydata() for axes in figure.axes for line in axes.lines if line.get_label() == "keys"]
         rows = np.arange(-3, 4)[where] + (table_LVK.shape[1] - 1) // 2
         for layer, table_VK in enumerate(table_LVK):
-            np.testing.assert_allclose(shown[2 * layer], table_VK[rows].T, atol=1e-6)
+            np.testing.assert_allclose(shown[layer], np.linalg.norm(table_VK[rows], axis=1), atol=1e-6)
             one = subjects["attention"]
             found = explain_value(one, 2, 1, layer + 1)
             score = table_VK[rows[1], 1] / one.head_dim**0.5
@@ -634,7 +655,9 @@ class TestPage:
             seen.add(now)
         assert len(seen) == 5, "the first, before positions and D, and one of each name"
         choose(page, "relative", "rotary")
-        page.locator("#see .facts", has_text="rotate_keys, score_bias").wait_for()  # the pictures of both, not of one
+        page.locator(
+            "#see .facts", has_text="rotates keys; adds to attention scores"
+        ).wait_for()  # the pictures of both, not of one
         before = picture(page, "Scores")
         now = picture(page, "Rotation")
         assert now != before
@@ -708,7 +731,7 @@ class TestPage:
         page.wait_for_selector("#attention img")
         assert "reference" in page.locator("#translations").inner_text(), "the tab opens with a translation"
         first = image(page, "#attention")
-        page.get_by_label("German sentence").fill(SENTENCE)
+        page.get_by_label("Sentence to translate").fill(SENTENCE)
         typed(page, "Repeat", 1)
         page.get_by_role("button", name="Translate", exact=True).click()
         changed(page, "#attention", first)
@@ -777,8 +800,8 @@ class TestPage:
         one.get_by_text("Rotation", exact=True).wait_for()
         typed(other, "Positions", 100)
         changed(other, "#see", before)
-        assert "hooks: embed" in other.locator("#see").inner_text()
-        assert "hooks: rotate" in one.locator("#see").inner_text()
+        assert "changes embeddings" in other.locator("#see").inner_text()
+        assert "rotates queries" in one.locator("#see").inner_text()
 
     def test_it_works_by_keyboard(self, address, opened):
         page = opened(address)
@@ -858,8 +881,8 @@ class TestPage:
         page = opened(bare_address)
         tab(page, "Translate")
         page.get_by_text("No run was given").wait_for()
-        before = page.get_by_label("German sentence").input_value()
-        page.get_by_role("button", name="Another generated sentence").click()
+        before = page.get_by_label("Sentence to translate").input_value()
+        page.get_by_role("button", name="Another sentence").click()
         page.wait_for_function("before => document.querySelector('textarea').value != before", arg=before)
         page.get_by_role("button", name="Translate", exact=True).click()
         page.wait_for_selector("#attention img")

@@ -31,10 +31,13 @@ from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrain
 from ..data.synthetic import generate_pairs
 from ..figures.attention_figures import AttentionMap, attention_figure, compute_attention_maps
 from ..figures.style import LazyFigure
+from ..reports.report import is_text_results
 from ..reports.report_figures import report_figures
 from ..results.records import RunResults
 from ..results.saved_files import read_results
 from ..results.tables import TableRows
+from ..run.corpora import languages
+from ..run.saved_test_sets import read_test_set
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
 # The maximum width for sequential encodings, whose figures take a backward pass for each channel.
@@ -137,16 +140,21 @@ def depends_on_side(encodings: tuple[str, ...]) -> bool:
     return depends_on_heads(encodings) or any(POSITION_ENCODINGS[name].is_stateful for name in encodings)
 
 
+# What each hook does, in the words of the page.
+HOOK_LABELS = {
+    "embed": "changes embeddings", "rotate_queries": "rotates queries", "rotate_keys": "rotates keys",
+    "score_bias": "adds to attention scores", "value_bias": "adds to attention outputs",
+}  # fmt: skip
+
+
 def describe_probe(probe: EncodingProbe) -> str:
     """The properties of the chosen encodings in one line."""
     is_shift_invariant = all(entry.shift_invariant for entry in probe.entries.values())
-    is_stateful = any(entry.is_stateful for entry in probe.entries.values())
-    properties = [
-        f"hooks: {', '.join(probe.hooks) or 'none'}",
-        "shift-invariant" if is_shift_invariant else "not shift-invariant",
-        "stateful" if is_stateful else "no state",
-        "any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens",
-    ]
+    properties = [HOOK_LABELS[hook] for hook in probe.hooks] or ["changes nothing"]
+    properties.append("depends on distances alone" if is_shift_invariant else "depends on absolute positions")
+    if any(entry.is_stateful for entry in probe.entries.values()):
+        properties.append("reads token by token")
+    properties.append("any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens")
     if probe.trained:
         sizes = f"D = {probe.width}, {probe.layers} layers, {probe.heads} heads"
         properties.append(f"{probe.name} in the {probe.side}, trained: {sizes}")
@@ -159,6 +167,7 @@ ATTENTION_KINDS = ("encoder", "decoder", "cross")
 # An attention map with more tokens has numbers as labels, on a page and on a narrow one.
 MAX_LABELS, MAX_LABELS_NARROW = 45, 18
 MAX_LOADED_MODELS = 12
+MAX_FIRST_SYSTEMS, MAX_EXAMPLE_WORDS = 4, 14
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,7 @@ class ExplorerRun:
             lambda system, side: trained_probes(self.folder_of(system), side, PlotExtent())
         )
         self.results = lru_cache(maxsize=1)(self._results)
+        self.test_pairs = lru_cache(maxsize=1)(self._test_pairs)
         self.systems = list(demo_configs()) if folder is None else list(self.model_folders())
 
     @property
@@ -251,6 +261,29 @@ class ExplorerRun:
             )
         return read_results(self.folder)
 
+    def first_systems(self) -> list[str]:
+        """The first system of each row of the results, MAX_FIRST_SYSTEMS of them."""
+        rows = self.results().row_by_system if self.has_results else {}
+        first_by_row = {rows.get(system, system): system for system in reversed(self.systems)}
+        return [system for system in self.systems if system in first_by_row.values()][:MAX_FIRST_SYSTEMS]
+
+    def example(self, number: int) -> tuple[str, str]:
+        """A source and its reference: a short pair of the first test set, or a generated one without test sets."""
+        if pairs := self.test_pairs():
+            return pairs[number % len(pairs)]
+        return generated_sentence(number)
+
+    def _test_pairs(self) -> list[tuple[str, str]]:
+        if self.folder is None or not self.has_results or is_text_results((results := self.results()).systems):
+            return []
+        try:
+            found = read_test_set(RunPaths(self.folder), results, next(iter(results.systems)), results.test_sets[0])
+        except (ValueError, OSError):  # a run that was copied without its data
+            return []
+        source, target = languages(found.settings.data).values()
+        pairs = [(pair[source], pair[target]) for pair in found.pairs["translation"]]
+        return [pair for pair in pairs if len(pair[0].split()) <= MAX_EXAMPLE_WORDS]
+
 
 @lru_cache(maxsize=1)
 def demo_configs() -> dict[str, PosEncConfig]:
@@ -303,8 +336,8 @@ def parse_translations(run: ExplorerRun, text: str) -> dict[str, tuple[str, str]
 def parse_sentence(text: str) -> tuple[int, str, str]:
     """Number and texts of a sampled sentence, from the JSON that the page has stored; a ValueError for other text."""
     try:
-        number, german, english = json.loads(text)
-        return validate_number("The sentence's number", number, 0, MAX_SENTENCE_NUMBER), str(german), str(english)
+        number, source, reference = json.loads(text)
+        return validate_number("The sentence's number", number, 0, MAX_SENTENCE_NUMBER), str(source), str(reference)
     except (TypeError, ValueError, RecursionError):
         raise ValueError(
             "A page must send the sentence it sampled, but this one cannot be read; load it again."

@@ -49,7 +49,6 @@ from .runs import (
     depends_on_heads,
     depends_on_side,
     describe_probe,
-    generated_sentence,
     head_figure,
     parameter_value,
     parameters_of_encodings,
@@ -361,35 +360,35 @@ FIRST_REPEATS = 4  # a length beyond that of training
 
 def translate_tab(run: ExplorerRun, viewport: gr.Number) -> tuple[Event, Event]:
     """Build the tab; returns the events for its opening, of which the second follows the first."""
-    german, english = generated_sentence(0)
+    first_source, first_reference = run.example(0)
     if not run.trained:
         gr.HTML(note_html(NO_RUN))
     elif not run.systems:
         gr.HTML(error_html(f"A run's systems have a model each, but {run.folder} has none yet; run train.py first."))
     # The sampled sentence and its translations are stored in the reader's browser.
-    sentence_state = gr.Textbox(json.dumps([0, german, english]), visible=False)
+    sentence_state = gr.Textbox(json.dumps([0, first_source, first_reference]), visible=False)
     translation_state = gr.Textbox("{}", visible=False)
-    text = gr.Textbox(german, label="German sentence, or the source language of your models", lines=2, max_lines=8)
+    text = gr.Textbox(first_source, label="Sentence to translate", lines=2, max_lines=8)
     with gr.Row():
         times = slider(1, MAX_REPEATS, FIRST_REPEATS, label="Repeat", min_width=260)
         beams = slider(1, MAX_BEAMS, 5, label="Beams", min_width=260)
-    systems = gr.CheckboxGroup(run.systems, value=run.systems[:4], label="Systems")
+    systems = gr.CheckboxGroup(run.systems, value=run.first_systems(), label="Systems")
     with gr.Row():
         translate_button = gr.Button("Translate", variant="primary")
-        next_button = gr.Button("Another generated sentence")
+        next_button = gr.Button("Another sentence")
     results = gr.HTML(elem_id="translations")
     with gr.Column(visible=False) as attention_column:
         attention = attention_controls(run, translation_state, viewport)
 
     @shows_errors(lambda text: [text, "{}", gr.update(visible=False)])
     def translated(text: Any, times: Any, beams: Any, systems: Any, sentence_state: Any) -> list:
-        _, german, english = parse_sentence(sentence_state)
+        _, example, reference = parse_sentence(sentence_state)
         results_by_system = translate(run, systems, text, times, beams)
         source = repeat_sentence(text, times)
         parts = [translation_html(name, item) for name, item in results_by_system.items()]
-        if source == repeat_sentence(german, times):
-            reference = escape(repeat_sentence(english, times))
-            parts.append(f'<div class="translation"><h4>reference</h4><p>{reference}</p></div>')
+        if source == repeat_sentence(example, times):
+            repeated = escape(repeat_sentence(reference, times))
+            parts.append(f'<div class="translation"><h4>reference</h4><p>{repeated}</p></div>')
         parts.append(
             note_html("Look at where a system stops, repeats itself, or leaves the order, as the input grows.")
         )
@@ -403,7 +402,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> tuple[Event, Event]:
     @shows_errors(lambda text: [gr.skip(), gr.skip(), text])
     def next_sentence(sentence_state: Any) -> list:
         number = (parse_sentence(sentence_state)[0] + 1) % MAX_SENTENCE_NUMBER
-        pair = generated_sentence(number)
+        pair = run.example(number)
         return [json.dumps([number, *pair]), pair[0], gr.skip()]
 
     inputs = [text, times, beams, systems, sentence_state]
@@ -510,7 +509,7 @@ SECONDS_A_WORD = 0.5
 def stream_tab(run: ExplorerRun) -> Event:
     """Build the tab; returns the event for its opening."""
     # Longer than the lookahead, so that the tab opens with a translation.
-    first_text = "".join(f"{generated_sentence(number)[0]} " for number in range(5))
+    first_text = "".join(f"{run.example(number)[0]} " for number in range(5))
     text = gr.Textbox(first_text, label="Text, as it is being written: type, or paste", lines=3, max_lines=8)
     system = gr.Radio(run.systems, value=default_system(run), label="System")
     read_button = gr.Button("Read it word by word", variant="primary")
