@@ -48,6 +48,10 @@ class Coverage(NamedTuple):
     words: int
     matched: int
 
+    @property
+    def translation(self) -> tuple[int, int]:
+        return self.seed, self.document
+
 
 def content_words(text: str) -> list[str]:
     return CONTENT_WORD.findall(text.lower())
@@ -106,14 +110,14 @@ def mean_by_part(rows: Sequence[Coverage]) -> list[float]:
     words, matched = np.zeros(NUM_PARTS), np.zeros(NUM_PARTS)
     ends: dict[tuple[int, int], int] = {}
     for row in rows:
-        ends[row[1:3]] = ends.get(row[1:3], 0) + row.words
+        ends[row.translation] = ends.get(row.translation, 0) + row.words
     read = dict.fromkeys(ends, 0)
     for row in rows:
-        middle = read[row[1:3]] + row.words / 2
-        part = int(NUM_PARTS * middle / ends[row[1:3]])
+        middle = read[row.translation] + row.words / 2
+        part = int(NUM_PARTS * middle / ends[row.translation])
         words[part] += row.words
         matched[part] += row.matched
-        read[row[1:3]] += row.words
+        read[row.translation] += row.words
     return list(100 * matched / words)
 
 

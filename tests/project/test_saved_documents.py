@@ -75,7 +75,7 @@ def test_the_pages_say_what_the_saved_coverage_shows() -> None:
         system: np.array(coverage_figure.mean_by_part([row for row in rows if row.system == system]))
         for system in (*coverage_figure.LABELS, coverage_figure.OTHER_DOCUMENT)
     }
-    assert all(len({row[1:3] for row in rows if row.system == system}) == 150 for system in means)
+    assert all(len({row.translation for row in rows if row.system == system}) == 150 for system in means)
     assert means["aligned-100"].min() > 30 and means["aligned-100"].max() < 40
     chance = means[coverage_figure.OTHER_DOCUMENT]
     assert np.abs(means["relative-100"][1:] - chance[1:]).max() < 5 < means["relative-100"][0] - chance[0]
