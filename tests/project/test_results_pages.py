@@ -25,6 +25,8 @@ from hf_posenc.lab.results.records import BucketScore, LengthScores, Score  # no
 from hf_posenc.lab.results.significance import STUDENT_T_975  # noqa: E402
 
 PAGES = saved_results.pages()
+REPLICATION = (RESULTS / "replication.md").read_text(encoding="utf-8")
+LOGS_ALONE = {"news-recipe", "news-learning-rates"}  # runs whose training logs alone are kept
 CAPTIONS = ["test_2016_flickr", *(f"test_2016_flickr-x{number}" for number in (2, 3, 5, 10, 20, 50))]
 
 
@@ -162,7 +164,7 @@ def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> No
 
 def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
     runs = saved_results.runs()
-    assert set(runs) == {path.name for path in RESULTS.iterdir() if list(path.glob("*scores.csv*"))} | {"news-recipe"}
+    assert set(runs) == {path.name for path in RESULTS.iterdir() if list(path.glob("*scores.csv*"))} | LOGS_ALONE
     for run in runs.values():
         configs = re.findall(r"configs/[\w/.-]+\.yaml", run["command"])
         assert configs and all((ROOT / config).exists() for config in configs)
@@ -178,7 +180,7 @@ def test_the_sortable_table_covers_every_saved_table() -> None:
     known = {
         test_set
         for run in saved_results.runs()
-        if run != "news-recipe"
+        if run not in LOGS_ALONE
         for test_set, *_ in saved_results.buckets_of(run)
     }
     num_tables = 0
@@ -361,6 +363,24 @@ def test_the_noise_of_seeds_and_of_test_sentences_is_that_of_the_saved_scores() 
         for by_test in saved_results.scores("which-multi30k").values()
     ]
     assert round(100 * median(row.half_width / row.value for row in captions)) == 5
+
+
+def test_the_perplexities_by_learning_rate_are_those_of_the_logs() -> None:
+    rows = re.findall(r"^\| (.+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", REPLICATION, re.MULTILINE)
+    names = {"RoPE": "rotary", "`relative`": "relative", "LSTM": "lstm", "sinusoidal": "sinusoidal"}
+    assert {row[0] for row in rows} == set(names)
+    with tarfile.open(RESULTS / "news-learning-rates" / "training.tar.xz") as logs:
+        for name, *said in rows:
+            found = []
+            for rate in ("low", "middle", "high"):
+                file = logs.extractfile(f"{names[name]}-{rate}/training.jsonl")
+                assert file is not None
+                entries = [json.loads(line) for line in file]
+                found += [
+                    entry["eval_perplexity"] for entry in entries if entry["step"] == 1200 and "eval_loss" in entry
+                ]
+            assert [f"{perplexity:.1f}" for perplexity in found] == said, name
+            assert min(found) == found[1], "the text says that the middle rate is the best"
 
 
 def test_every_figure_of_the_results_is_drawn_and_saved() -> None:
