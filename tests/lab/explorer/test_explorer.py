@@ -671,7 +671,7 @@ class TestPage:
         box = page.get_by_label("relative_clip").first
         box.fill("4")
         now = changed(page, "#see", now)
-        assert "score_bias" in page.locator("#see").inner_text()
+        assert "adds to attention scores" in page.locator("#see").inner_text()
         choose(page, "none")
         page.get_by_text("has nothing to draw").wait_for()
 

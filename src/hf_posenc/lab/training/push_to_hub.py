@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
+from huggingface_hub.constants import REPOCARD_NAME
 
 from ...utils.manifest import MANIFEST, read_manifest
 
@@ -19,7 +20,7 @@ def pushed_files(folder: Path) -> list[str]:
             f"A push is of the files that {folder / MANIFEST} lists, but there is none; restore it, or push the folder "
             f"by `hf upload REPOSITORY {folder}`."
         )
-    names = sorted({"README.md", *saved})
+    names = sorted({REPOCARD_NAME, *saved})
     for name in names:
         if not stat.S_ISREG((folder / name).lstat().st_mode):
             raise OSError(
