@@ -151,7 +151,7 @@ def describe_probe(probe: EncodingProbe) -> str:
     """The properties of the chosen encodings in one line."""
     is_shift_invariant = all(entry.shift_invariant for entry in probe.entries.values())
     properties = [HOOK_LABELS[hook] for hook in probe.hooks] or ["changes nothing"]
-    properties.append("depends on distances alone" if is_shift_invariant else "depends on absolute positions")
+    properties.append("independent of absolute positions" if is_shift_invariant else "depends on absolute positions")
     if any(entry.is_stateful for entry in probe.entries.values()):
         properties.append("reads token by token")
     properties.append("any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens")
