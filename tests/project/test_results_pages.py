@@ -22,6 +22,7 @@ import saved_results  # noqa: E402
 from saved_results import RESULTS, score  # noqa: E402
 
 from hf_posenc.lab.results.records import BucketScore, LengthScores, Score  # noqa: E402
+from hf_posenc.lab.results.saved_files import read_results  # noqa: E402
 from hf_posenc.lab.results.significance import STUDENT_T_975  # noqa: E402
 
 PAGES = saved_results.pages()
@@ -346,23 +347,47 @@ def test_the_words_on_encodings_are_true_of_the_saved_scores() -> None:
 @pytest.mark.full
 @pytest.mark.full
 def test_the_noise_of_seeds_and_of_test_sentences_is_that_of_the_saved_scores() -> None:
-    """Of docs/reference/faq.md."""
+    faq = " ".join((ROOT / "docs" / "reference" / "faq.md").read_text(encoding="utf-8").split())
     runs = ("which-joined", "length-multi30k", "news-small", "length-longer-inputs", "news-cased-small")
     student = {seeds: STUDENT_T_975[seeds - 2] / seeds**0.5 for seeds in (3, 5)}
-    assert {seeds: f"{width:.1f}" for seeds, width in student.items()} == {3: "2.5", 5: "1.2"}
+    assert f"is {student[3]:.1f} of these deviations for three seeds, and {student[5]:.1f} for five" in faq
     found = [
         tests.overall for run in runs for by_test in saved_results.scores(run).values() for tests in by_test.values()
     ]
     widths = [bucket.scored("bleu").half_width for bucket in found if bucket.seeds == 3]
     assert 0.25 < median(width / student[3] for width in widths if width) < 0.4
+    assert "half have a standard deviation of 0.4 BLEU or less" in faq
     seeds = pandas.read_csv(RESULTS / "which-generated" / "scores-by-seed.csv")
     beyond = seeds[~seeds["group"].isin(["all", "[0,24]"])].groupby(["system", "group"])["bleu"].std()
-    assert 2.5 < beyond.median() < 3.0
+    assert f"beyond the training length it is about {beyond.median():.0f}." in faq
     captions = [
         by_test["test_2016_flickr"].overall.scored("bleu")
         for by_test in saved_results.scores("which-multi30k").values()
     ]
-    assert round(100 * median(row.half_width / row.value for row in captions)) == 5
+    assert f"a half width of {100 * median(row.half_width / row.value for row in captions):.0f} % of the BLEU" in faq
+
+
+def test_the_losses_and_seeds_of_explorations_are_those_of_the_kept_run() -> None:
+    kept = read_results(RESULTS / "explorations-multi30k-fren")
+    page = " ".join(REPLICATION.split())
+    curves = {name: system.loss.eval_loss for name, system in kept.systems.items() if system.loss is not None}
+    assert len(curves) == 12 and {curve[-1].step for curve in curves.values()} == {5000}
+
+    def mean_loss(row: str) -> float:
+        return sum(curves[f"{row}-seed{seed}"][-1].value for seed in (1, 2, 3)) / 3
+
+    losses = [mean_loss(row) for row in ("none", "sinusoidal", "relative", "rotary")]
+    assert "none {:.2f}, sinusoidal {:.2f}, relative and rotary {:.2f}".format(*losses[:3]) in page
+    assert f"{losses[2]:.2f}" == f"{losses[3]:.2f}"
+    ratios = [curves[f"relative-seed{n}"][-1].seconds / curves[f"rotary-seed{n}"][-1].seconds for n in (1, 2, 3)]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times as long as rotary" in page
+
+    def bleu(system: str) -> float:
+        return kept.systems[system].tests["test_2016_flickr"].overall.score("bleu") or 0.0
+
+    ahead = [bleu(f"relative-seed{n}") - bleu(f"rotary-seed{n}") for n in (1, 2, 3)]
+    assert "relative has {:.1f} BLEU more, {:.1f} less, and {:.1f} less".format(*map(abs, ahead)) in page
+    assert [gain > 0 for gain in ahead] == [True, False, False]
 
 
 def test_the_perplexities_by_learning_rate_are_those_of_the_logs() -> None:

@@ -9,6 +9,7 @@ import tarfile
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import evaluate
 import numpy as np
@@ -195,6 +196,30 @@ def test_the_saved_table_is_that_of_the_saved_audit() -> None:
             assert sum(row[name] for row in audit["positions"]) == totals[name]
             assert sum(row[name] for row in audit["lengths"]) == totals[name]
         assert totals["documents"] == 50 and len(audit["profile"]) == 20
+
+
+def test_the_pages_say_what_the_saved_audit_shows() -> None:
+    audits = json.loads((audit_documents.RUN / "audit.json").read_text(encoding="utf-8"))
+    page = " ".join(LONG_INPUT.split())
+
+    def shares(label: str) -> list[float]:
+        return [100 * audit["all"]["dropped"] / audit["all"]["segments"] for audit in audits[label]]
+
+    aligned, relative = (sum(shares(label)) / 3 for label in ("aligned", "relative"))
+    assert f"`aligned` drops [{aligned:.1f} %](news-small/table-audit.md) and `relative` {relative:.0f} %" in page
+    runs_on = [shares(label)[0] for label in ("RoPE", "T5", "KERPLE")]
+    assert f"RoPE, T5 and KERPLE {min(runs_on):.0f} to {max(runs_on):.0f} %" in page
+    for label in ("relative", "sinusoidal", "LSTM", "RoPE", "T5", "KERPLE"):
+        first, *later = (sum(fifths) for fifths in zip(*map(dropped_by_fifth, audits[label]), strict=True))
+        assert sum(first < one for one in later) > len(later) / 2, label
+    looped = {label: [audit["looped"] for audit in found] for label, found in audits.items()}
+    assert 0.28 < looped["T5"][0] < 0.36 and 0.09 < min(looped["relative"]) < max(looped["relative"]) < 0.37
+    for label in ("aligned", "aligned, segmented"):
+        assert max(looped[label]) < 0.02
+
+
+def dropped_by_fifth(audit: dict[str, Any]) -> list[float]:
+    return [row["dropped"] / row["segments"] for row in audit["positions"]]
 
 
 def test_a_row_of_the_audits_table_counts_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,13 @@ from hf_posenc.lab.analysis.probes import EncodingProbe, PlotExtent, trained_pro
 from hf_posenc.lab.figures.attention_figures import attention_figures, save_attention_figures, translate_with_attention
 from hf_posenc.lab.figures.encoding_plots import named_figures, save_encoding_figures
 from hf_posenc.lab.figures.style import save_figure
-from hf_posenc.lab.figures.vector_plots import many_positions_figure, positions_per_row, row_means, score_bias_figure
+from hf_posenc.lab.figures.vector_plots import (
+    many_positions_figure,
+    norms_by_distance_figure,
+    positions_per_row,
+    row_means,
+    score_bias_figure,
+)
 
 pytestmark = pytest.mark.full
 
@@ -582,6 +588,10 @@ def test_vectors_outside_the_window_are_shaded() -> None:
     panels = [axes for axes in figure.axes if axes.get_xlabel() or axes.get_title()]
     assert [shaded(axes) for axes in panels] == [[(-reach, -2.5), (2.5, reach)]] * len(panels)
     assert len(panels) >= 3
+    distances = np.arange(-EXTENT.distances, EXTENT.distances + 1)
+    tables = {"keys": np.ones((2, 1, len(distances), 4))}
+    norms = norms_by_distance_figure(tables, distances, np.abs(distances) > 2, title="trained")
+    assert [shaded(axes) for axes in norms.axes] == [[(-reach, -2.5), (2.5, reach)]] * 2
     assert not [
         one for axes in drawn("relative")["vectors"].axes for one in axes.collections if one.get_label() == "not seen"
     ]
